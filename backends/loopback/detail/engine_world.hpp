@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Waiting, failing, barriers and threads in the simulated world. Included by engine.hpp.
+#pragma once
+
+#include <eptransport/backends/loopback/detail/engine.hpp>
+
+namespace eptransport::loopback_detail {
+
+/// Where the seed may land something and let somebody else run.
+inline void engine::scheduling_point(lock_type& lock) {
+  if (options_.order != delivery::shuffled || !lock.owns_lock()) return;
+  if (!baton()) wire_.release_held(now_locked(0));
+  if (random_.chance(eagerness_)) {
+    for (std::uint64_t steps = 1 + random_.below(4); steps != 0 && wire_.step(); --steps) {
+    }
+  }
+  actor* me = self();
+  if (baton() && me != nullptr && random_.chance(preemption_)) scheduler_.yield(*me, lock);
+}
+
+/// Gives way until what is waited for may have happened. Returns early at will.
+inline void engine::sleep(int rank, const wait_for& what, lock_type& lock) {
+  if (!baton()) {
+    if (lock.owns_lock()) {
+      wire_.release_held(now_locked(rank));
+      for (int steps = 0; steps < 4 && wire_.step(); ++steps) {
+      }
+      lock.unlock();
+      host_memory::relax();
+      lock.lock();
+    } else {
+      host_memory::relax();
+    }
+    return;
+  }
+  if (actor* me = self(); me != nullptr) {
+    me->why = what.why;
+    me->word = what.word;
+    me->at_least = what.at_least;
+    me->channel = what.channel;
+    me->deadline_ns = what.deadline_ns;
+    scheduler_.block(*me, lock);
+    return;
+  }
+  // A thread outside `run`: nobody else will act, so only the wire and the clock can.
+  if (wire_.step()) return;
+  const std::uint64_t held = wire_.next_held_ns();
+  if (held != no_deadline && held <= what.deadline_ns) {
+    wire_.release_held(held);
+  } else if (what.deadline_ns == no_deadline) {
+    deadlock();
+  } else {
+    timing_.pass(rank, what.deadline_ns);
+  }
+}
+
+/// `read_signal` saw nothing new. Others run; when nobody can, the poller's clock moves, in steps
+/// that double, past held messages and other actors' deadlines.
+inline void engine::poll_in_vain(int rank, lock_type& lock) {
+  actor* me = self();
+  if (me != nullptr && !scheduler_.nobody_ready()) {
+    scheduler_.yield(*me, lock);
+    return;
+  }
+  if (wire_.step()) return;
+  double& step = state(rank).idle_step_ns;
+  step = step > 0 ? step * 2 : 100;
+  timing_.advance(rank, step);
+  wire_.release_held(timing_.now_ns(rank));
+  if (me != nullptr) scheduler_.expire_before(timing_.now_ns(rank));
+}
+
+/// Applies the fault plan to the next operation of the rank.
+inline engine::verdict engine::strike(int rank, std::uint32_t channel, const put_request& request,
+                                      std::uint64_t deadline_ns, lock_type& lock) {
+  rank_state& own = state(rank);
+  const std::uint64_t operation = own.operations++;
+  const auto describe = [&](const char* what) {
+    return "rank " + std::to_string(rank) + ", channel " + std::to_string(channel) + ", to rank " +
+           std::to_string(request.peer) + ", " + std::to_string(request.bytes) +
+           " bytes, operation " + std::to_string(operation) + ": " + what;
+  };
+  verdict out;
+  for (loopback_fault& fault : own.faults) {
+    if (operation < fault.after_ops || fault.count == 0) continue;
+    switch (fault.kind) {
+      case loopback_fault_kind::kill:
+        fail(rank, std::make_error_code(std::errc::connection_aborted), "put",
+             describe("the rank was killed"));
+        wire_.abandon(rank);
+        return {.status = op_status::failed};
+      case loopback_fault_kind::hard_error:
+        fail(rank, std::make_error_code(std::errc::io_error), "put", describe("injected error"));
+        return {.status = op_status::failed};
+      case loopback_fault_kind::lose:
+        --fault.count;
+        out.lost = true;
+        break;
+      case loopback_fault_kind::late:
+        --fault.count;
+        out.late_ns += fault.delay_ns;
+        break;
+      case loopback_fault_kind::refuse:
+        // "Try again": completions are drained between the tries, and time goes by.
+        for (; fault.count != 0; --fault.count) {
+          if (now_locked(rank) > deadline_ns) return {.status = op_status::expired};
+          wire_.step();
+          timing_.advance(rank, refusal_ns);
+          actor* me = self();
+          if (me != nullptr && fault.count % 64 == 0) scheduler_.yield(*me, lock);
+          if (own.failed) return {.status = op_status::failed};
+        }
+        break;
+    }
+  }
+  return out;
+}
+
+/// Makes the rank's transport unusable; the first reason stays.
+inline void engine::fail(int rank, std::error_code code, const char* operation,
+                         std::string detail) {
+  rank_state& own = state(rank);
+  if (own.failed) return;
+  own.why = {code, operation, std::move(detail)};
+  own.failed = true;
+  trace_.add(0x400000000U + static_cast<std::uint64_t>(rank));
+  wire_.keep_sources(rank);
+  scheduler_.rank_failed(rank);
+}
+
+inline void engine::deadlock() {
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    fail(rank, errc::timed_out, "wait", "deadlock: every thread waits and none has a deadline");
+  }
+}
+
+inline result<void> engine::fault(int rank) {
+  const lock_type lock(mutex_);
+  if (!state(rank).failed) return {};
+  return state(rank).why;
+}
+
+inline std::string engine::missing_at_barrier() const {
+  std::string text;
+  for (std::size_t rank = 0; rank < at_barrier_.size(); ++rank) {
+    if (!at_barrier_[rank]) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return text;
+}
+
+inline result<void> engine::barrier(int rank, std::uint64_t timeout_ns) {
+  lock_type lock(mutex_);
+  const rank_state& own = state(rank);
+  if (own.failed) return own.why;
+  const std::uint64_t start = now_locked(rank);
+  const std::uint64_t deadline = timeout_ns > no_deadline - start ? no_deadline
+                                                                  : start + timeout_ns;
+  const std::uint64_t generation = barrier_generation_;
+  at_barrier_[static_cast<std::size_t>(rank)] = true;
+  if (missing_at_barrier().empty()) {
+    at_barrier_.assign(at_barrier_.size(), false);
+    ++barrier_generation_;
+    if (baton()) timing_.meet();
+    scheduler_.wake_barrier();
+    return {};
+  }
+  while (generation == barrier_generation_) {
+    const bool late = now_locked(rank) > deadline;
+    if (late || own.failed) {
+      const std::string missing = missing_at_barrier();
+      at_barrier_[static_cast<std::size_t>(rank)] = false;
+      if (own.failed) return own.why;
+      return failure{errc::timed_out, "barrier",
+                     "rank " + std::to_string(rank) + " waited for ranks " + missing};
+    }
+    sleep(rank, {.why = blocked_on::barrier, .deadline_ns = deadline}, lock);
+  }
+  return {};
+}
+
+inline void engine::run(const std::function<void(int)>& function) {
+  if (baton()) {
+    const lock_type lock(mutex_);
+    scheduler_.begin(options_.ranks);
+  }
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    threads.emplace_back([this, rank, &function] {
+      if (baton()) enter(rank, 0);
+      function(rank);
+      if (baton()) leave();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const lock_type lock(mutex_);
+  wire_.drain();
+}
+
+inline void engine::spawn(int rank, std::uint32_t helpers) {
+  const lock_type lock(mutex_);
+  if (self() != nullptr) scheduler_.spawn(*scheduler_.worker(rank, 0), helpers);
+}
+
+inline void engine::enter(int rank, std::uint32_t worker) {
+  lock_type lock(mutex_);
+  actor* me = scheduler_.worker(rank, worker);
+  calling_thread() = {this, me};
+  scheduler_.attach(*me, lock);
+}
+
+inline void engine::leave() {
+  const lock_type lock(mutex_);
+  actor* me = self();
+  calling_thread() = {};
+  scheduler_.leave(*me);
+}
+
+inline void engine::join() {
+  lock_type lock(mutex_);
+  if (actor* me = self(); me != nullptr) scheduler_.join(*me, lock);
+}
+
+inline void engine::wait_word(int rank, const wait_for& what) {
+  lock_type lock(mutex_);
+  sleep(rank, what, lock);
+}
+
+inline void engine::advance(int rank, std::uint64_t ns) {
+  const lock_type lock(mutex_);
+  timing_.advance(rank, static_cast<double>(ns));
+}
+
+inline double engine::modelled_ns(int rank) {
+  const lock_type lock(mutex_);
+  return timing_.clock(rank) - measured_from_ns_;
+}
+
+inline void engine::reset_statistics() {
+  const lock_type lock(mutex_);
+  for (auto& each : ranks_) {
+    each->messages = 0;
+    each->bytes = 0;
+    each->inter_messages = 0;
+    each->inter_bytes = 0;
+  }
+  timing_.meet();
+  timing_.idle();
+  measured_from_ns_ = timing_.clock(0);
+}
+
+inline loopback_traffic engine::traffic(int rank) {
+  const rank_state& own = state(rank);
+  return {.messages = own.messages,
+          .bytes = own.bytes,
+          .inter_messages = own.inter_messages,
+          .inter_bytes = own.inter_bytes};
+}
+
+inline std::uint64_t engine::trace_hash() {
+  const lock_type lock(mutex_);
+  return trace_.hash();
+}
+
+inline std::string engine::violations() {
+  const lock_type lock(mutex_);
+  std::string text = violations_.text();
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    if (!state(rank).memory.canaries_intact()) {
+      text += "the guard zone of rank " + std::to_string(rank) + "'s window was overwritten\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace eptransport::loopback_detail

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Modelled time: what the wire's charges make of the messages that were sent.
+///
+/// There is no event queue. Each rank has a clock, and each resource a time at which it is free:
+///
+///     rank clock -> issuer (issue_ns) -> link (bytes / rate) -> latency_ns -> receiver (arrive_ns)
+///
+/// A put starts at the latest of its rank's clock and its issuer's free time; the issuer is the
+/// (rank, channel), or the rank's one proxy where the wire needs host progress. A wait moves the
+/// waiter's clock to the arrival that made its word reach the value. What a rank sends to itself
+/// costs nothing.
+#pragma once
+
+#include <eptransport/core/capabilities.hpp>
+#include <eptransport/core/config.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+namespace eptransport::loopback_detail {
+
+/// What the ledger must know of a world.
+struct timing_shape {
+  int ranks = 0;
+  std::uint32_t channels = 1;
+  std::uint32_t queue_depth = 0;
+  bool host_progress = false;
+  wire_charge charge;
+};
+
+/// @par Units  nanoseconds since the world was made.
+/// @par Threads  Under the engine's lock.
+class timing {
+ public:
+  /// Assumed: a thread that posts to its own queue stores an entry and rings, and does not wait
+  /// for the NIC. A proxied rank stores one ring command, which is counted with the proxy.
+  static constexpr double post_ns = 20;
+
+  timing(const timing_shape& shape, std::vector<int> nodes)
+      : shape_(shape), nodes_(std::move(nodes)) {
+    const auto ranks = static_cast<std::size_t>(shape.ranks);
+    clocks_.resize(ranks);
+    receiver_free_.assign(ranks, 0);
+    stores_end_.assign(ranks, 0);
+    lanes_.resize(ranks * shape.channels);
+    proxy_free_.assign(ranks, 0);
+    int last = 0;
+    for (const int node : nodes_) last = std::max(last, node);
+    node_free_.assign(static_cast<std::size_t>(last) + 1, 0);
+  }
+
+  [[nodiscard]] double clock(int rank) const noexcept { return at(clocks_, rank).ns; }
+
+  /// The clock as deadlines see it.
+  [[nodiscard]] std::uint64_t now_ns(int rank) const noexcept {
+    const rank_clock& c = at(clocks_, rank);
+    return std::max(static_cast<std::uint64_t>(c.ns), c.at_least);
+  }
+
+  void advance(int rank, double ns) noexcept { at(clocks_, rank).ns += ns; }
+
+  void move_to(int rank, double ns) noexcept {
+    double& clock = at(clocks_, rank).ns;
+    clock = std::max(clock, ns);
+  }
+
+  /// The clock reads more than `deadline_ns` afterwards, whatever its size.
+  void pass(int rank, std::uint64_t deadline_ns) noexcept {
+    rank_clock& c = at(clocks_, rank);
+    c.at_least = std::max(c.at_least, deadline_ns == ~std::uint64_t{0} ? deadline_ns
+                                                                       : deadline_ns + 1);
+    c.ns = std::max(c.ns, static_cast<double>(c.at_least));
+  }
+
+  /// Charges one message and returns its arrival.
+  double send(int rank, std::uint32_t channel, int peer, std::uint64_t bytes, double extra_ns) {
+    if (rank == peer) return clock(rank);
+    const wire_charge& charge = shape_.charge;
+    lane& own = lanes_[static_cast<std::size_t>(rank) * shape_.channels + channel];
+    wait_for_slot(rank, own);
+    double& issuer = shape_.host_progress ? at(proxy_free_, rank) : own.issuer_free;
+    issuer = std::max(clock(rank), issuer) + charge.issue_ns;
+    const double sent = transfer(rank, own, issuer, bytes);
+    if (!shape_.host_progress) advance(rank, std::min(post_ns, charge.issue_ns));
+    if (shape_.queue_depth != 0) own.in_flight.push_back(sent + charge.latency_ns);
+    double arrival = sent + charge.latency_ns + extra_ns;
+    if (charge.arrive_ns > 0) {
+      double& agent = at(receiver_free_, peer);
+      agent = std::max(agent, arrival) + charge.arrive_ns;
+      arrival = agent;
+    }
+    return arrival;
+  }
+
+  /// Charges loads and stores through a peer's address; later messages of the rank follow them.
+  void store(int rank, std::uint64_t bytes) {
+    lane& own = lanes_[static_cast<std::size_t>(rank) * shape_.channels];
+    at(stores_end_, rank) = transfer(rank, own, clock(rank), bytes);
+  }
+
+  /// The sources of the channel have been read: the clock moves there.
+  void flush(int rank, std::uint32_t channel) {
+    move_to(rank, lanes_[static_cast<std::size_t>(rank) * shape_.channels + channel].link_free);
+  }
+
+  /// All ranks meet at the latest clock.
+  void meet() {
+    double latest = 0;
+    for (const rank_clock& c : clocks_) latest = std::max(latest, c.ns);
+    for (rank_clock& c : clocks_) c.ns = latest;
+  }
+
+  /// Nothing that was sent before now delays anything.
+  void idle() {
+    const double now = clock(0);
+    for (double& free : receiver_free_) free = std::min(free, now);
+    for (double& free : stores_end_) free = std::min(free, now);
+    for (double& free : proxy_free_) free = std::min(free, now);
+    for (double& free : node_free_) free = std::min(free, now);
+    for (lane& each : lanes_) {
+      each.issuer_free = std::min(each.issuer_free, now);
+      each.link_free = std::min(each.link_free, now);
+      each.in_flight.clear();
+    }
+  }
+
+ private:
+  struct rank_clock {
+    double ns = 0;
+    std::uint64_t at_least = 0;  ///< a deadline too large for a double's precision
+  };
+  /// One (rank, channel).
+  struct lane {
+    double issuer_free = 0;
+    double link_free = 0;
+    std::deque<double> in_flight;  ///< when each message's queue slot is free again
+  };
+
+  template <class T>
+  [[nodiscard]] static T& at(std::vector<T>& list, int rank) noexcept {
+    return list[static_cast<std::size_t>(rank)];
+  }
+  template <class T>
+  [[nodiscard]] static const T& at(const std::vector<T>& list, int rank) noexcept {
+    return list[static_cast<std::size_t>(rank)];
+  }
+
+  void wait_for_slot(int rank, lane& own) {
+    if (shape_.queue_depth == 0) return;
+    while (own.in_flight.size() >= shape_.queue_depth) {
+      move_to(rank, own.in_flight.front());
+      own.in_flight.pop_front();
+    }
+  }
+
+  /// @returns when the last byte has left, over the channel's and the node's link
+  double transfer(int rank, lane& own, double ready, std::uint64_t bytes) {
+    const auto amount = static_cast<double>(bytes);
+    const double channel_rate = shape_.charge.channel_bytes_per_s;
+    const double node_rate = shape_.charge.node_bytes_per_s;
+    const double start = std::max(ready, own.link_free);
+    double end = std::max(start, at(stores_end_, rank));
+    if (channel_rate > 0) end = std::max(end, start + amount * 1e9 / channel_rate);
+    own.link_free = end;
+    if (node_rate > 0) {
+      double& shared = at(node_free_, at(nodes_, rank));
+      shared = std::max(shared, start) + amount * 1e9 / node_rate;
+      end = std::max(end, shared);
+    }
+    return end;
+  }
+
+  timing_shape shape_;
+  std::vector<int> nodes_;
+  std::vector<rank_clock> clocks_;
+  std::vector<double> receiver_free_;  ///< [rank]
+  std::vector<double> stores_end_;     ///< [rank]
+  std::vector<double> proxy_free_;     ///< [rank]
+  std::vector<double> node_free_;      ///< [node]
+  std::vector<lane> lanes_;            ///< [rank][channel]
+};
+
+/// The arrivals counted in one signal word that its owner has not lived through yet.
+class arrivals {
+ public:
+  /// A message arrived; the word is `value` now.
+  void add(double at_ns, double owner_clock) {
+    if (at_ns > owner_clock) later_.push_back(at_ns);
+    if (later_.size() >= prune_at) {
+      std::erase_if(later_, [&](double t) { return t <= owner_clock; });
+      prune_at = std::max<std::size_t>(64, later_.size() * 2);
+    }
+  }
+
+  /// When the word, now `value`, reached `at_least`; 0 if the owner's clock is past that.
+  [[nodiscard]] double when(std::uint64_t value, std::uint64_t at_least) {
+    const std::uint64_t lived = value - later_.size();
+    const auto need = static_cast<std::int64_t>(at_least - lived);
+    if (need <= 0 || later_.empty()) return 0;
+    const auto nth = later_.begin() + std::min<std::ptrdiff_t>(
+        need - 1, static_cast<std::ptrdiff_t>(later_.size()) - 1);
+    std::nth_element(later_.begin(), nth, later_.end());
+    return *nth;
+  }
+
+ private:
+  std::vector<double> later_;
+  std::size_t prune_at = 64;
+};
+
+}  // namespace eptransport::loopback_detail

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Thread groups and workers: the policy that lets one kernel source run on CPU and GPU.
+#pragma once
+
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/memory.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace eptransport {
+
+/// A set of threads that enter every function below together (a warp, a block, one host thread).
+///
+/// | expression                 | meaning                                                       |
+/// |----------------------------|---------------------------------------------------------------|
+/// | `g.thread()`, `g.threads()`| index of the calling thread, and how many there are           |
+/// | `g.sync()`                 | all threads arrive; writes before it are visible after it     |
+/// | `g.any(b)`                 | true for all threads if it is true for one                    |
+/// | `g.sum(v)`                 | sum over the threads, returned to all                         |
+/// | `g.prefix(v)`              | sum over the threads below the caller                         |
+/// | `g.first(v)`               | the value that thread 0 passed                                |
+/// | `g.copy(dst, src, bytes)`  | copies together; a later `g.sync()` completes it              |
+/// | `g.multiply_add(a, w, v)`  | `a + w * v`, the product and the sum each rounded to fp32     |
+///
+/// @par Threads  All threads of the group call, convergently.
+template <class G>
+concept ThreadGroup = requires(const G& g, bool b, std::int64_t v, std::byte* dst,
+                               const std::byte* src, std::uint64_t bytes) {
+  typename G::memory;
+  { g.thread() } -> std::convertible_to<std::uint32_t>;
+  { g.threads() } -> std::convertible_to<std::uint32_t>;
+  g.sync();
+  { g.any(b) } -> std::convertible_to<bool>;
+  { g.sum(v) } -> std::convertible_to<std::int64_t>;
+  { g.prefix(v) } -> std::convertible_to<std::int64_t>;
+  { g.first(v) } -> std::convertible_to<std::int64_t>;
+  { g.multiply_add(float{}, float{}, float{}) } -> std::convertible_to<float>;
+  g.copy(dst, src, bytes);
+};
+
+/// One of the thread groups that make up a rank's kernel.
+///
+/// | expression          | meaning                                                             |
+/// |---------------------|---------------------------------------------------------------------|
+/// | `w.worker()`        | index of this worker among the rank's `w.workers()`                 |
+/// | `w.barrier(v, d)`   | all workers of the rank arrive; false if the clock of view `v`      |
+/// |                     | passed deadline `d` first. Acquire and release among the workers    |
+/// | `w.last_to_leave()` | true for the last worker to call it, which then sees all writes of  |
+/// |                     | the others; every worker calls it exactly once, as its last act     |
+template <class W, class View>
+concept Worker = ThreadGroup<W> && requires(const W& w, const View& view, std::uint64_t deadline) {
+  { w.worker() } -> std::convertible_to<std::uint32_t>;
+  { w.workers() } -> std::convertible_to<std::uint32_t>;
+  { w.barrier(view, deadline) } -> std::convertible_to<bool>;
+  { w.last_to_leave() } -> std::convertible_to<bool>;
+};
+
+/// The two words through which the workers of one launch meet. Zero before the first launch;
+/// the last worker to leave makes them zero again.
+struct worker_words {
+  std::uint64_t arrived = 0;
+  std::uint64_t departed = 0;
+};
+
+/// How a host thread waits for another one; a simulator installs its scheduler here.
+struct relax_hook {
+  /// Returns when `*word` may have reached `at_least`, or the clock may have passed `deadline_ns`;
+  /// the caller looks again. Null: `host_memory::relax`.
+  void (*function)(void*, const std::uint64_t* word, std::uint64_t at_least,
+                   std::uint64_t deadline_ns) = nullptr;
+  void* context = nullptr;
+};
+
+/// A thread group of one host thread.
+class host_thread {
+ public:
+  using memory = host_memory;
+
+  [[nodiscard]] static constexpr std::uint32_t thread() noexcept { return 0; }
+  [[nodiscard]] static constexpr std::uint32_t threads() noexcept { return 1; }
+  static void sync() noexcept {}
+  [[nodiscard]] static constexpr bool any(bool value) noexcept { return value; }
+  [[nodiscard]] static constexpr std::int64_t sum(std::int64_t value) noexcept { return value; }
+  [[nodiscard]] static constexpr std::int64_t prefix(std::int64_t) noexcept { return 0; }
+  [[nodiscard]] static constexpr std::int64_t first(std::int64_t value) noexcept { return value; }
+  [[nodiscard]] static constexpr float multiply_add(float a, float w, float v) noexcept {
+    return a + w * v;
+  }
+
+  static void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) noexcept {
+    if (bytes != 0) std::memcpy(dst, src, bytes);
+  }
+};
+
+/// One of a rank's host threads.
+class host_worker : public host_thread {
+ public:
+  host_worker(std::uint32_t index, std::uint32_t count, worker_words* words, relax_hook hook) noexcept
+      : index_(index), count_(count), words_(words), hook_(hook) {}
+
+  [[nodiscard]] std::uint32_t worker() const noexcept { return index_; }
+  [[nodiscard]] std::uint32_t workers() const noexcept { return count_; }
+
+  template <class View>
+  [[nodiscard]] bool barrier(const View& view, std::uint64_t deadline_ns) const noexcept {
+    if (count_ == 1) return true;
+    const std::uint64_t old = memory::fetch_add(&words_->arrived, 1);
+    const std::uint64_t full = (old / count_ + 1) * count_;
+    while (memory::load_acquire(&words_->arrived) < full) {  // pairs with fetch_add above
+      if (view.now_ns() > deadline_ns) return false;
+      relax(full, deadline_ns);
+    }
+    return true;
+  }
+
+  [[nodiscard]] bool last_to_leave() const noexcept {
+    if (memory::fetch_add(&words_->departed, 1) + 1 != count_) return false;
+    memory::store_release(&words_->arrived, 0);
+    memory::store_release(&words_->departed, 0);
+    return true;
+  }
+
+ private:
+  void relax(std::uint64_t at_least, std::uint64_t deadline_ns) const noexcept {
+    if (hook_.function != nullptr) {
+      hook_.function(hook_.context, &words_->arrived, at_least, deadline_ns);
+    } else {
+      memory::relax();
+    }
+  }
+
+  std::uint32_t index_;
+  std::uint32_t count_;
+  worker_words* words_;
+  relax_hook hook_;
+};
+
+static_assert(ThreadGroup<host_thread>);
+
+}  // namespace eptransport

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Bodies of `group`; included by kernels/group.hpp.
+#pragma once
+
+#include <eptransport/kernels/group.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace eptransport {
+
+template <Transport T>
+void group<T>::swap(group& other) noexcept {
+  std::swap(transport_, other.transport_);
+  std::swap(plan_, other.plan_);
+  std::swap(lanes_, other.lanes_);
+  std::swap(workspace_, other.workspace_);
+  std::swap(owns_workspace_, other.owns_workspace_);
+  std::swap(reports_, other.reports_);
+  std::swap(hello_base_, other.hello_base_);
+}
+
+template <Transport T>
+group<T>::~group() {
+  if (transport_ == nullptr) return;
+  (void)transport_->executor().synchronize();
+  if (reports_ != nullptr) {
+    transport_->executor().release(reinterpret_cast<std::byte*>(reports_));
+  }
+  if (owns_workspace_ && workspace_ != nullptr) transport_->executor().release(workspace_);
+}
+
+template <Transport T>
+result<void> group<T>::check_memory(const T& transport, const group_memory& memory,
+                                    const group_sizes& sizes) {
+  const auto too_small = [](const char* what, std::uint64_t need, std::uint64_t have) {
+    return failure{errc::capacity, "group::create",
+                   std::string(what) + ": " + std::to_string(need) + " needed, " +
+                       std::to_string(have) + " there"};
+  };
+  if (memory.window_offset % 128 != 0) {
+    return failure{errc::invalid_argument, "group::create",
+                   "group_memory::window_offset must be a multiple of 128, got " +
+                       std::to_string(memory.window_offset)};
+  }
+  const std::uint64_t window = transport.window().size();
+  const std::uint64_t room = window > memory.window_offset ? window - memory.window_offset : 0;
+  if (room < sizes.window_bytes) return too_small("window bytes", sizes.window_bytes, room);
+  const std::uint32_t words = transport.signals();
+  const std::uint32_t left = words > memory.first_signal ? words - memory.first_signal : 0;
+  if (left < sizes.signals) return too_small("signal words", sizes.signals, left);
+  if (memory.workspace == nullptr) return {};
+  if (memory.workspace_bytes < sizes.workspace_bytes) {
+    return too_small("workspace bytes", sizes.workspace_bytes, memory.workspace_bytes);
+  }
+  return {};
+}
+
+template <Transport T>
+result<group<T>> group<T>::create(T& transport, const group_shape& shape,
+                                  const group_memory& memory, std::uint64_t timeout_ns) {
+  const view_type view = transport.view();
+  const std::uint32_t workers = transport.executor().workers(0);
+  auto plan = detail::make_plan(T::caps, shape, view.size(), workers);
+  if (!plan) return plan.error();
+  if (auto checked = check_memory(transport, memory, plan->sizes); !checked) {
+    return checked.error();
+  }
+  group made;
+  made.transport_ = &transport;
+  made.plan_ = std::move(*plan);
+  geometry& geo = made.plan_.geo;
+  geo.rank = view.rank();
+  geo.local_experts = made.plan_.local_experts[static_cast<std::size_t>(geo.rank)];
+  made.lanes_.resize(static_cast<std::size_t>(shape.lanes));
+  if (auto placed = made.place(memory, workers); !placed) return placed.error();
+  if (auto set = made.set_timeout(timeout_ns); !set) return set.error();
+  if (auto greeted = made.greet(timeout_ns); !greeted) return greeted.error();
+  return made;
+}
+
+template <Transport T>
+result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) {
+  executor_type& executor = transport_->executor();
+  geometry& geo = plan_.geo;
+  workspace_ = memory.workspace;
+  if (workspace_ == nullptr) {
+    auto allocated = executor.allocate(plan_.sizes.workspace_bytes);
+    if (!allocated) return allocated.error();
+    workspace_ = *allocated;
+    owns_workspace_ = true;
+  }
+  auto shared = executor.allocate_shared(lanes_.size() * sizeof(lane_report) + 8);
+  if (!shared) return shared.error();
+  reports_ = reinterpret_cast<lane_report*>(*shared);
+  hello_base_ = reinterpret_cast<std::uint64_t*>(reports_ + lanes_.size());
+  const auto written = executor.write(
+      workspace_, reinterpret_cast<const std::byte*>(plan_.placement.data()),
+      plan_.placement.size() * sizeof(expert_place));
+  if (!written) return written.error();
+  geo.placement = reinterpret_cast<const expert_place*>(workspace_);
+  geo.hello += memory.window_offset;
+  geo.hello_signal = memory.first_signal;
+  const detail::lane_workspace parts = detail::lane_workspace_of(geo, plan_.width, workers);
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    lane_part& lane = lanes_[i];
+    const std::uint64_t shift = memory.window_offset + i * geo.lane_bytes;
+    lane.geo = geo;
+    for (std::uint64_t* offset : {&lane.geo.landing, &lane.geo.combine, &lane.geo.staging,
+                                  &lane.geo.returns, &lane.geo.stop}) {
+      *offset += shift;
+    }
+    lane.geo.first_signal = memory.first_signal + 1 +
+                            static_cast<std::uint32_t>(i) * geometry::lane_signals(geo.sources);
+    std::byte* start = workspace_ + detail::placement_bytes(plan_) + i * parts.bytes;
+    lane.memory = {.state = reinterpret_cast<lane_state*>(start),
+                   .report = reports_ + i,
+                   .base = reinterpret_cast<std::uint64_t*>(start + parts.base),
+                   .rows_due = reinterpret_cast<std::uint64_t*>(start + parts.rows_due),
+                   .returns_due = reinterpret_cast<std::uint64_t*>(start + parts.returns_due),
+                   .counts = reinterpret_cast<std::int64_t*>(start + parts.counts),
+                   .starts = reinterpret_cast<std::int64_t*>(start + parts.starts),
+                   .totals = reinterpret_cast<std::int64_t*>(start + parts.totals),
+                   .width = plan_.width};
+    const lane_state fresh{};
+    const lane_report clean{};
+    if (auto w = executor.write(start, reinterpret_cast<const std::byte*>(&fresh), sizeof fresh);
+        !w) {
+      return w.error();
+    }
+    *lane.memory.report = clean;
+  }
+  return {};
+}
+
+template <Transport T>
+message_header group<T>::hello() const {
+  const geometry& geo = plan_.geo;
+  return {.stamp = 1,
+          .config = geo.config,
+          .rows = geo.max_tokens,
+          .more = geo.hidden,
+          .culprit = geo.top_k,
+          .expected = geo.row_bytes,
+          .seen = geo.scale_bytes,
+          .reserved = static_cast<std::uint64_t>(geo.experts)};
+}
+
+template <Transport T>
+failure group<T>::explain_mismatch(const fault_record& fault) {
+  message_header theirs;
+  const message_header ours = hello();
+  const std::uint64_t offset =
+      plan_.geo.hello + static_cast<std::uint64_t>(fault.peer) * sizeof(message_header);
+  failure why = to_failure(fault, "group::create");
+  if (!transport_->executor().read(reinterpret_cast<std::byte*>(&theirs),
+                                   transport_->view().local() + offset, sizeof theirs)) {
+    return why;
+  }
+  why.detail = "rank " + std::to_string(fault.peer) + " was built with another shape";
+  const auto differ = [&why](const char* what, auto mine, auto other) {
+    if (mine == other) return;
+    why.detail += std::string(", ") + what + " " + std::to_string(other) + " (here " +
+                  std::to_string(mine) + ")";
+  };
+  differ("max_tokens", ours.rows, theirs.rows);
+  differ("hidden", ours.more, theirs.more);
+  differ("top_k", ours.culprit, theirs.culprit);
+  differ("row_bytes", ours.expected, theirs.expected);
+  differ("scale_bytes", ours.seen, theirs.seen);
+  differ("experts", ours.reserved, theirs.reserved);
+  why.detail += "; give every rank the same group_shape";
+  return why;
+}
+
+template <Transport T>
+result<void> group<T>::greet(std::uint64_t timeout_ns) {
+  executor_type& executor = transport_->executor();
+  const view_type view = transport_->view();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const baseline_call<view_type> call{view, lanes_[i].geo, lanes_[i].memory,
+                                        i == 0 ? hello_base_ : nullptr};
+    if (auto launched = executor.launch(call, 0, {}); !launched) return launched.error();
+  }
+  if (auto done = executor.synchronize(); !done) return done.error();
+  if (auto met = transport_->barrier(timeout_ns); !met) return met.error();
+  const hello_call<view_type> call{view, lanes_[0].geo, lanes_[0].memory, hello_base_, hello()};
+  if (auto launched = executor.launch(call, 0, {}); !launched) return launched.error();
+  if (auto done = executor.synchronize(); !done) return done.error();
+  const fault_record found = fault(0);
+  if (found.kind == fault_kind::mismatch) return explain_mismatch(found);
+  if (found.kind != fault_kind::none) return to_failure(found, "group::create");
+  return {};
+}
+
+template <Transport T>
+fault_record group<T>::fault(std::int32_t lane) const {
+  const lane_report& report = reports_[lane];
+  // Pairs with the release in detail::raise().
+  if (host_memory::signal_acquire(&report.status) == 0) return {};
+  return report.fault;
+}
+
+template <Transport T>
+result<void> group<T>::status(std::int32_t lane) const {
+  const fault_record found = fault(lane);
+  if (found.kind == fault_kind::none) return {};
+  return to_failure(found, "lane");
+}
+
+template <Transport T>
+result<lane_statistics> group<T>::statistics(std::int32_t lane) const {
+  lane_state state;
+  executor_type& executor = transport_->executor();
+  if (auto done = executor.synchronize(); !done) return done.error();
+  const auto* from = reinterpret_cast<const std::byte*>(
+      lanes_[static_cast<std::size_t>(lane)].memory.state);
+  if (auto r = executor.read(reinterpret_cast<std::byte*>(&state), from, sizeof state); !r) {
+    return r.error();
+  }
+  return lane_statistics{state.epoch, state.combines, state.bad_indices};
+}
+
+template <Transport T>
+result<void> group<T>::set_timeout(std::uint64_t timeout_ns) {
+  executor_type& executor = transport_->executor();
+  if (auto done = executor.synchronize(); !done) return done.error();
+  for (lane_part& lane : lanes_) {
+    auto* to = reinterpret_cast<std::byte*>(&lane.memory.state->timeout_ns);
+    if (auto w = executor.write(to, reinterpret_cast<const std::byte*>(&timeout_ns), 8); !w) {
+      return w.error();
+    }
+  }
+  return {};
+}
+
+template <Transport T>
+result<void> group<T>::check_call(std::int32_t lane, dispatch_handle handle) const {
+  const auto bad = [](std::string detail) {
+    return failure{errc::invalid_argument, "group", std::move(detail)};
+  };
+  if (lane < 0 || static_cast<std::size_t>(lane) >= lanes_.size()) {
+    return bad("lane " + std::to_string(lane) + " of " + std::to_string(lanes_.size()));
+  }
+  if (handle.memory == nullptr || reinterpret_cast<std::uintptr_t>(handle.memory) % 16 != 0) {
+    return bad("dispatch_handle::memory must be aligned to 16 and not null");
+  }
+  if (handle.bytes < plan_.sizes.handle_bytes) {
+    return bad("dispatch_handle has " + std::to_string(handle.bytes) + " bytes, " +
+               std::to_string(plan_.sizes.handle_bytes) + " needed");
+  }
+  return {};
+}
+
+template <Transport T>
+result<void> group<T>::check_input(const dispatch_input& in) const {
+  const auto bad = [](const char* detail, errc code = errc::invalid_argument) {
+    return failure{code, "dispatch", detail};
+  };
+  if (in.mode != dispatch_mode::slotted) {
+    return bad("dispatch_mode::counted is not built in this version", errc::unsupported);
+  }
+  const bool some = in.device_tokens != nullptr || in.tokens > 0 || in.cached;
+  if (some && in.x == nullptr) return bad("x is null but there are tokens");
+  if (some && in.topk_index == nullptr) return bad("topk_index is null but there are tokens");
+  if (some && plan_.geo.scale_bytes != 0 && in.scales == nullptr) {
+    return bad("scales is null but group_shape::row has scale_bytes");
+  }
+  if (in.device_tokens == nullptr && !in.cached &&
+      (in.tokens < 0 || in.tokens > plan_.geo.max_tokens)) {
+    return failure{errc::capacity, "dispatch",
+                   std::to_string(in.tokens) + " tokens, group_shape::max_tokens is " +
+                       std::to_string(plan_.geo.max_tokens)};
+  }
+  return {};
+}
+
+template <Transport T>
+result<void> group<T>::check_output(const dispatch_output& out) const {
+  const auto bad = [](const char* detail) {
+    return failure{errc::invalid_argument, "dispatch", detail};
+  };
+  if (out.capacity < 0) return bad("dispatch_output::capacity is negative");
+  if (out.alignment < 1) return bad("dispatch_output::alignment must be at least 1");
+  if (out.layout == output_layout::in_place) return {};
+  if (out.rows == nullptr) return bad("dispatch_output::rows is null");
+  if (plan_.geo.scale_bytes != 0 && out.scales == nullptr) {
+    return bad("dispatch_output::scales is null but group_shape::row has scale_bytes");
+  }
+  return {};
+}
+
+template <Transport T>
+template <class Call>
+result<void> group<T>::run(std::int32_t lane, const Call& call, const options& how,
+                           result<void> checked) {
+  // A poisoned lane only repeats its fault; the kernel would return at once as well.
+  if (auto before = status(lane); !before) return before;
+  auto launched = transport_->executor().launch(call, how.max_sms, how.stream);
+  if (!checked) return checked;
+  if (!launched) return launched;
+  return executor_type::synchronous ? status(lane) : result<void>{};
+}
+
+template <Transport T>
+result<void> group<T>::run_dispatch(std::int32_t lane, const dispatch_input& in,
+                                    const dispatch_output& out, dispatch_handle handle,
+                                    const options& how, call_parts parts) {
+  if (lane < 0 || static_cast<std::size_t>(lane) >= lanes_.size()) return check_call(lane, handle);
+  auto checked = check_call(lane, handle);
+  if (checked && detail::has(parts, call_parts::send)) checked = check_input(in);
+  if (checked && detail::has(parts, call_parts::receive)) checked = check_output(out);
+  const lane_part& on = lanes_[static_cast<std::size_t>(lane)];
+  const bool too_many = !checked && checked.error().code == errc::capacity;
+  const dispatch_call<view_type> call{.view = transport_->view(),
+                                      .geo = on.geo,
+                                      .lane = on.memory,
+                                      .handle = handle.memory,
+                                      .in = in,
+                                      .out = out,
+                                      .parts = parts,
+                                      // The kernel finds too many tokens itself and tells the peers.
+                                      .refused = !checked && !too_many};
+  return run(lane, call, how, std::move(checked));
+}
+
+template <Transport T>
+result<void> group<T>::run_combine(std::int32_t lane, const combine_input& in,
+                                   const combine_output& out, dispatch_handle handle,
+                                   const options& how, call_parts parts) {
+  if (lane < 0 || static_cast<std::size_t>(lane) >= lanes_.size()) return check_call(lane, handle);
+  const lane_part& on = lanes_[static_cast<std::size_t>(lane)];
+  auto checked = check_call(lane, handle);
+  const combine_call<view_type> call{.view = transport_->view(),
+                                     .geo = on.geo,
+                                     .lane = on.memory,
+                                     .handle = handle.memory,
+                                     .in = in,
+                                     .out = out,
+                                     .parts = parts,
+                                     .refused = !checked};
+  return run(lane, call, how, std::move(checked));
+}
+
+}  // namespace eptransport

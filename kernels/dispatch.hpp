@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Slotted dispatch: route, write slots, announce; wait, then lay the rows out.
+///
+/// Every rank sends every other rank exactly one D message per dispatch, empty or not (INV-3):
+///
+/// | shape    | rows                                    | D message                            |
+/// |----------|-----------------------------------------|--------------------------------------|
+/// | per_row  | one put each, counted on the row signal | the header, as soon as counts stand  |
+/// | per_peer | packed behind the header                | header and rows (more on row signal) |
+/// | direct   | stored through pointers                 | the header, released after the rows  |
+#pragma once
+
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/lane.hpp>
+#include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/output.hpp>
+#include <eptransport/kernels/route.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace eptransport {
+
+/// Which halves of an operation a launch runs.
+enum class call_parts : std::uint32_t { send = 1, receive = 2, both = 3 };
+
+namespace detail {
+
+[[nodiscard]] EPT_HOST_DEVICE constexpr bool has(call_parts parts, call_parts one) noexcept {
+  return (static_cast<std::uint32_t>(parts) & static_cast<std::uint32_t>(one)) != 0;
+}
+
+/// Writes token t's slot: row, scales, token index, choices.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void write_slot(const Context& ctx, const dispatch_input& in, std::int64_t t,
+                                std::byte* slot) {
+  const auto& worker = ctx.worker;
+  const geometry& geo = ctx.geo;
+  const auto token = static_cast<std::uint64_t>(t);
+  worker.copy(slot, static_cast<const std::byte*>(in.x) + token * geo.row_bytes, geo.row_bytes);
+  if (geo.scale_bytes != 0) {
+    worker.copy(slot + geo.scale_offset,
+                static_cast<const std::byte*>(in.scales) + token * geo.scale_bytes,
+                geo.scale_bytes);
+  }
+  if (worker.thread() == 0) *reinterpret_cast<std::int64_t*>(slot + geo.choice_offset) = t;
+  auto* choices = reinterpret_cast<slot_choice*>(slot + geo.choice_offset + sizeof(std::int64_t));
+  for (std::int32_t j = static_cast<std::int32_t>(worker.thread()); j < geo.top_k;
+       j += static_cast<std::int32_t>(worker.threads())) {
+    const std::int64_t expert = read_index(in, t * geo.top_k + j);
+    const bool used = rank_of(geo, expert) >= 0;
+    const float weight = in.topk_weight == nullptr ? 1.0F : in.topk_weight[t * geo.top_k + j];
+    choices[j] = {.expert = used ? static_cast<std::int32_t>(expert) : -1,
+                  .weight = used ? weight : 0.0F};
+  }
+}
+
+/// Sends or stores one token's rows to all its destinations.
+EPT_NO_EXEC_CHECK
+template <class View, class W>
+EPT_HOST_DEVICE void send_token(const lane_context<View, W>& ctx, const dispatch_input& in,
+                                std::int64_t t, const route_entry* routes) {
+  const geometry& geo = ctx.geo;
+  std::byte* window = ctx.view.local();
+  bool staged = false;
+  for (std::int32_t i = 0; i < geo.top_k && routes[i].rank >= 0; ++i) {
+    const std::int32_t peer = routes[i].rank;
+    const std::uint64_t place = geo.zone(ctx.epoch, geo.rank) + geo.slot(routes[i].slot);
+    if (peer == geo.rank) {
+      write_slot(ctx, in, t, window + place);
+    } else if (geo.message == message_shape::per_peer) {
+      write_slot(ctx, in, t,
+                 window + geo.staged_message(ctx.epoch, peer) + geo.slot(routes[i].slot));
+    } else if (geo.message == message_shape::direct) {
+      std::byte* slot = ctx.view.peer_pointer(peer, place, geo.slot_bytes);
+      if (slot == nullptr) {
+        (void)sent(ctx, op_status::failed, stage::dispatch_send, peer);
+        return;
+      }
+      write_slot(ctx, in, t, slot);
+    } else {
+      std::byte* slot = window + geo.staged_token(ctx.epoch, t);
+      if (!staged) write_slot(ctx, in, t, slot);
+      staged = true;
+      const put_request request{.peer = peer,
+                                .dst_offset = place,
+                                .src = slot,
+                                .bytes = geo.slot_bytes,
+                                .signal = geo.row_signal(ctx.epoch, geo.rank)};
+      if (!sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
+                stage::dispatch_send, peer)) {
+        return;
+      }
+    }
+  }
+}
+
+/// Sends the D message for `peer`, and for per_peer the rows that did not fit into it.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void announce(const Context& ctx, std::int32_t peer, std::int64_t rows) {
+  const geometry& geo = ctx.geo;
+  const bool packed = geo.message == message_shape::per_peer;
+  const std::int64_t first = !packed ? 0 : rows < geo.rows_per_message ? rows : geo.rows_per_message;
+  const std::int64_t rest = packed ? rows - first : 0;
+  const std::int64_t more = geo.message == message_shape::per_row
+                                ? rows
+                                : (rest + geo.rows_per_message - 1) / geo.rows_per_message;
+  std::byte* message = peer == geo.rank
+                           ? ctx.view.local() + geo.zone(ctx.epoch, geo.rank)
+                           : ctx.view.local() + geo.staged_message(ctx.epoch, peer);
+  if (ctx.worker.thread() == 0) {
+    *reinterpret_cast<message_header*>(message) = {
+        .stamp = stamp_of(ctx.epoch), .config = geo.config, .rows = rows, .more = more};
+  }
+  ctx.worker.sync();
+  if (peer == geo.rank) return;
+  if (!send_d(ctx, message, geo.slot(first), ctx.epoch, peer)) return;
+  for (std::int64_t row = first; row < rows && packed; row += geo.rows_per_message) {
+    const std::int64_t left = rows - row;
+    const std::int64_t count = left < geo.rows_per_message ? left : geo.rows_per_message;
+    const put_request request{.peer = peer,
+                              .dst_offset = geo.zone(ctx.epoch, geo.rank) + geo.slot(row),
+                              .src = message + geo.slot(row),
+                              .bytes = static_cast<std::uint64_t>(count) * geo.slot_bytes,
+                              .signal = geo.row_signal(ctx.epoch, geo.rank)};
+    if (!sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
+              stage::dispatch_send, peer)) {
+      return;
+    }
+  }
+  ctx.view.submit(ctx.worker, ctx.channel);
+}
+
+/// Announces to this worker's share of the ranks; `rows` null = an empty exchange. After a barrier.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void announce_all(const Context& ctx, const std::int64_t* rows) {
+  if (!ctx.ok()) return;
+  // From here on a stop message may only be the next D message.
+  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
+    ctx.lane.state->announced = ctx.epoch + 1;
+  }
+  for (std::int32_t peer = static_cast<std::int32_t>(ctx.worker.worker()); peer < ctx.geo.ranks;
+       peer += static_cast<std::int32_t>(ctx.worker.workers())) {
+    if (ctx.ok()) announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
+  }
+}
+
+/// The tokens of this call; raises a fault if they are more than agreed.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::int64_t tokens_of(const Context& ctx, const dispatch_input& in,
+                                                     const handle_parts& handle) {
+  const std::int64_t tokens = in.cached                     ? handle.header->tokens
+                              : in.device_tokens != nullptr ? *in.device_tokens
+                                                            : in.tokens;
+  if (tokens >= 0 && tokens <= ctx.geo.max_tokens) return tokens;
+  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
+    raise(ctx, {.kind = fault_kind::too_many_tokens,
+                .where = stage::dispatch_send,
+                .expected = static_cast<std::uint64_t>(ctx.geo.max_tokens),
+                .seen = static_cast<std::uint64_t>(tokens)});
+  }
+  return 0;
+}
+
+/// The send half. `valid`: the lane and the handle are fit for it; the same in every worker.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void dispatch_send(const Context& ctx, const dispatch_input& in,
+                                   const handle_parts& handle, bool valid) {
+  const geometry& geo = ctx.geo;
+  const std::int64_t tokens = valid ? tokens_of(ctx, in, handle) : 0;
+  if (!in.cached) count_routes(ctx, in, tokens);
+  ctx.barrier(stage::dispatch_send);
+  if (!in.cached && ctx.ok()) {
+    scan_columns(ctx, geo.ranks);
+    for (std::int64_t r = ctx.worker.worker(); r < geo.ranks; r += ctx.worker.workers()) {
+      if (ctx.worker.thread() == 0) handle.sent[r] = ctx.lane.totals[r];
+    }
+  }
+  ctx.barrier(stage::dispatch_send);
+  if (!in.cached && ctx.ok()) assign_routes(ctx, in, tokens, handle);
+  const bool early = geo.message == message_shape::per_row;  // rows are counted on their own
+  if (early) announce_all(ctx, handle.sent);
+  const share mine = share_of(ctx.worker, tokens);
+  for (std::int64_t t = mine.begin; t < mine.end && ctx.ok(); ++t) {
+    send_token(ctx, in, t, handle.routes + t * geo.top_k);
+  }
+  ctx.view.submit(ctx.worker, ctx.channel);
+  ctx.barrier(stage::dispatch_send);
+  if (!early) announce_all(ctx, handle.sent);
+}
+
+/// State changes of the lane when the last worker of a dispatch leaves.
+struct finish_dispatch {
+  call_parts parts;
+  handle_parts handle;
+  dispatch_input in;
+  output_layout layout;
+  std::uint64_t config;
+
+  EPT_HOST_DEVICE void operator()(lane_state& state) const {
+    if (state.status != 0) return;
+    if (has(parts, call_parts::send)) {
+      state.phase = lane_phase::dispatch_sent;
+      if (!in.cached) {
+        *handle.header = {.magic = handle_magic ^ config,
+                          .tokens = in.device_tokens != nullptr ? *in.device_tokens : in.tokens};
+      }
+    }
+    if (has(parts, call_parts::receive)) {
+      handle.header->layout = layout;
+      handle.header->received_valid = 1;
+      state.epoch += 1;
+      state.phase = lane_phase::dispatched;
+    }
+  }
+};
+
+}  // namespace detail
+
+/// One launch of dispatch: the body that every worker of the rank runs.
+template <class View>
+struct dispatch_call {
+  View view;
+  geometry geo;
+  lane_memory lane;
+  std::byte* handle;
+  dispatch_input in;
+  dispatch_output out;
+  call_parts parts;
+  bool refused = false;  ///< tell the peers to stop, and touch nothing else
+
+  [[nodiscard]] EPT_HOST_DEVICE worker_words* words() const noexcept { return &lane.state->words; }
+
+  EPT_NO_EXEC_CHECK
+  template <class W>
+  EPT_HOST_DEVICE void operator()(const W& worker) const {
+    const auto ctx = detail::enter(view, worker, geo, lane);
+    if (refused) return detail::refuse(ctx, stage::dispatch_send);
+    const handle_parts parts_of_handle = handle_parts::of(handle, geo);
+    const lane_phase phase = lane.state->phase;
+    if (detail::has(parts, call_parts::send)) {
+      const bool valid =
+          detail::expect(ctx, stage::dispatch_send,
+                         phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
+                         lane_phase::combined) &&
+          (!in.cached || detail::expect_handle(ctx, stage::dispatch_send, parts_of_handle));
+      detail::dispatch_send(ctx, in, parts_of_handle, valid);
+    } else {
+      (void)detail::expect(ctx, stage::dispatch_recv, phase == lane_phase::dispatch_sent,
+                           lane_phase::dispatch_sent);
+    }
+    ctx.barrier(stage::dispatch_recv);
+    if (detail::has(parts, call_parts::receive)) {
+      detail::dispatch_receive(ctx, out, parts_of_handle);
+    }
+    detail::leave(ctx, detail::finish_dispatch{parts, parts_of_handle, in, out.layout, geo.config});
+  }
+};
+
+}  // namespace eptransport

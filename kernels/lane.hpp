@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief What every part of a call does alike: entry, bounded waits, faults, stop messages, leave.
+///
+/// Barriers among a rank's workers are unconditional and work is conditional on `ok()`: a worker
+/// that finds a fault raises it and keeps arriving, so that nobody waits for it.
+#pragma once
+
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace eptransport::detail {
+
+/// One worker's view of a call.
+template <class View, class W>
+struct lane_context {
+  const View& view;
+  const W& worker;
+  const geometry& geo;
+  const lane_memory& lane;
+  std::uint64_t epoch;     ///< of the exchange that this call works on
+  std::uint64_t combines;  ///< combines before this call
+  std::uint64_t deadline;  ///< of every wait of this call
+  std::uint32_t channel;
+
+  EPT_NO_EXEC_CHECK
+  [[nodiscard]] EPT_HOST_DEVICE bool ok() const {
+    // Pairs with raise(): a worker that sees the fault skips its work.
+    return W::memory::load_acquire(&lane.state->status) == 0;
+  }
+  EPT_NO_EXEC_CHECK
+  EPT_HOST_DEVICE void barrier(stage where) const;
+};
+
+/// Reads the lane's state at the entry of a kernel. Only the last worker to leave changes it.
+EPT_NO_EXEC_CHECK
+template <class View, class W>
+[[nodiscard]] EPT_HOST_DEVICE lane_context<View, W> enter(const View& view, const W& worker,
+                                                          const geometry& geo,
+                                                          const lane_memory& lane) {
+  const lane_state& state = *lane.state;
+  return {view,           worker,
+          geo,            lane,
+          state.epoch,    state.combines,
+          view.now_ns() + state.timeout_ns,
+          worker.worker() % view.channels()};
+}
+
+/// Leaves the first fault of a lane for the host and poisons the lane. Any thread, not collective.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void raise(const Context& ctx, fault_record fault) {
+  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
+  if (!memory::claim(&ctx.lane.state->status, static_cast<std::uint64_t>(fault.kind))) return;
+  fault.rank = ctx.geo.rank;
+  if (fault.epoch == 0) fault.epoch = ctx.epoch;
+  ctx.lane.state->fault = fault;
+  ctx.lane.report->fault = fault;
+  // Pairs with the acquire in group::status(): the host sees the whole record.
+  memory::signal_add(&ctx.lane.report->status, static_cast<std::uint64_t>(fault.kind));
+}
+
+EPT_NO_EXEC_CHECK
+template <class View, class W>
+EPT_HOST_DEVICE void lane_context<View, W>::barrier(stage where) const {
+  // The deadline of a wait inside the phase may fall on the deadline itself: allow twice.
+  if (!worker.barrier(view, deadline + lane.state->timeout_ns) && worker.thread() == 0) {
+    raise(*this, {.kind = fault_kind::expired, .where = where});
+  }
+}
+
+/// The part of [0, count) that belongs to the worker.
+struct share {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// Splits [0, count) into contiguous parts, in worker order.
+EPT_NO_EXEC_CHECK
+template <class W>
+[[nodiscard]] EPT_HOST_DEVICE share share_of(const W& worker, std::int64_t count) {
+  const std::int64_t workers = worker.workers();
+  const std::int64_t chunk = (count + workers - 1) / workers;
+  const std::int64_t begin = chunk * worker.worker();
+  const std::int64_t end = begin + chunk;
+  return {begin < count ? begin : count, end < count ? end : count};
+}
+
+/// The value that the D word of `peer` reaches with its message of `epoch`.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::uint64_t d_target(const Context& ctx, std::uint64_t epoch,
+                                                     std::int32_t peer) {
+  const geometry& geo = ctx.geo;
+  const std::uint64_t base = ctx.lane.base[geo.d_signal(epoch, peer) - geo.first_signal];
+  const std::uint64_t each = epoch / 2 + 1;
+  return base + (geo.sources == 1 ? each * static_cast<std::uint64_t>(geo.ranks - 1) : each);
+}
+
+/// True if the word has reached `target`, modulo 2^64.
+[[nodiscard]] EPT_HOST_DEVICE inline bool reached(std::uint64_t word, std::uint64_t target) {
+  return static_cast<std::int64_t>(word - target) >= 0;
+}
+
+/// The header that `peer` sent in `epoch`.
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE const message_header& header_of(const Context& ctx,
+                                                              std::uint64_t epoch,
+                                                              std::int32_t peer) {
+  return *reinterpret_cast<const message_header*>(ctx.view.local() + ctx.geo.zone(epoch, peer));
+}
+
+/// Turns a peer's stop message into this lane's fault.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void raise_stopped(const Context& ctx, const message_header& header, stage where,
+                                   std::int32_t peer) {
+  if (ctx.worker.thread() != 0) return;
+  raise(ctx, {.kind = fault_kind::peer_stopped,
+              .where = where,
+              .peer = peer,
+              .expected = header.expected,
+              .seen = header.seen,
+              .cause = header.stop,
+              .culprit = header.culprit});
+}
+
+/// While waiting for `peer` in an exchange or combine: has it sent a stop in the next D message?
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool stopped(const Context& ctx, std::uint64_t next, stage where,
+                                           std::int32_t peer) {
+  if (ctx.geo.sources == 1 || peer < 0) return false;  // a summed word does not say whose it was
+  if (!reached(ctx.view.read_signal(ctx.geo.d_signal(next, peer)), d_target(ctx, next, peer))) {
+    return false;
+  }
+  const message_header& header = header_of(ctx, next, peer);
+  if (header.stamp != stamp_of(next) || header.stop == fault_kind::none) return false;
+  raise_stopped(ctx, header, where, peer);
+  return true;
+}
+
+/// What is waited for.
+struct awaited {
+  std::uint32_t signal;
+  std::uint64_t target;
+  stage where;
+  std::int32_t peer;   ///< -1: several
+  std::uint64_t next;  ///< epoch whose D message from `peer` would be a stop
+};
+
+/// After a wait on a summed word expired: the first peer whose D message of this epoch is missing.
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::int32_t late_peer(const Context& ctx) {
+  for (std::int32_t peer = 0; peer < ctx.geo.ranks; ++peer) {
+    if (peer != ctx.geo.rank && header_of(ctx, ctx.epoch, peer).stamp != stamp_of(ctx.epoch)) return peer;
+  }
+  return -1;
+}
+
+/// Waits until the word has reached the target. False: the lane has a fault now.
+///
+/// The wait is cut into slices that double, so that a stop message or a fault of another worker
+/// ends it long before the deadline, and a virtual clock needs few steps.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool wait_for(const Context& ctx, const awaited& what) {
+  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
+  std::uint64_t slice = std::uint64_t{1} << 20;
+  for (;;) {
+    const auto now = static_cast<std::uint64_t>(
+        ctx.worker.first(static_cast<std::int64_t>(ctx.view.now_ns())));
+    const bool last = now + slice >= ctx.deadline;
+    const op_status status = ctx.view.wait_signal(ctx.worker, what.signal, what.target,
+                                                  last ? ctx.deadline : now + slice);
+    if (status == op_status::ok) {
+      memory::acquire_bulk();
+      return true;
+    }
+    const bool stop = stopped(ctx, what.next, what.where, what.peer);
+    if (ctx.worker.any(stop || !ctx.ok())) return false;
+    if (status == op_status::failed || last) {
+      if (ctx.worker.thread() == 0) {
+        raise(ctx, {.kind = status == op_status::failed ? fault_kind::transport_failed
+                                                        : fault_kind::expired,
+                    .where = what.where,
+                    .peer = what.peer >= 0 || what.where != stage::dispatch_recv ? what.peer
+                                                                                 : late_peer(ctx),
+                    .signal = static_cast<std::int32_t>(what.signal),
+                    .expected = what.target,
+                    .seen = ctx.view.read_signal(what.signal)});
+      }
+      return false;
+    }
+    slice *= 2;
+  }
+}
+
+/// Raises the fault that a put's or signal's status means. True if it was ok.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE bool sent(const Context& ctx, op_status status, stage where, std::int32_t peer) {
+  if (status == op_status::ok) return true;
+  if (ctx.worker.thread() == 0) {
+    raise(ctx, {.kind = status == op_status::failed ? fault_kind::transport_failed
+                                                    : fault_kind::expired,
+                .where = where,
+                .peer = peer,
+                .channel = static_cast<std::int32_t>(ctx.channel)});
+  }
+  return false;
+}
+
+/// Sends `header` (and the bytes that lie after it) as the D message of `epoch` to `peer`.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE bool send_d(const Context& ctx, std::byte* header, std::uint64_t bytes,
+                            std::uint64_t epoch, std::int32_t peer) {
+  const put_request request{.peer = peer,
+                            .dst_offset = ctx.geo.zone(epoch, ctx.geo.rank),
+                            .src = header,
+                            .bytes = bytes,
+                            .signal = ctx.geo.d_signal(epoch, ctx.geo.rank)};
+  return sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
+              stage::dispatch_send, peer);
+}
+
+/// Tells every peer that this rank cannot go on, in the D message that it would send next.
+///
+/// That message may land in a peer's zone only if the peer has finished with the zone's former
+/// content, which its D message of the epoch before proves (INV-3); other peers find out at their
+/// deadline. Called by the last worker to leave, once per poisoned lane.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
+  const lane_state& state = *ctx.lane.state;
+  const std::uint64_t epoch = state.announced;
+  for (std::int32_t peer = 0; peer < ctx.geo.ranks; ++peer) {
+    if (peer == ctx.geo.rank) continue;
+    if (epoch > 0 && !reached(ctx.view.read_signal(ctx.geo.d_signal(epoch - 1, peer)),
+                              d_target(ctx, epoch - 1, peer))) {
+      continue;
+    }
+    auto* header = reinterpret_cast<message_header*>(
+        ctx.view.local() + ctx.geo.stop +
+        static_cast<std::uint64_t>(peer) * sizeof(message_header));
+    if (ctx.worker.thread() == 0) {
+      const fault_record& fault = state.fault;
+      const bool relayed = fault.kind == fault_kind::peer_stopped;
+      *header = {.stamp = stamp_of(epoch),
+                 .config = ctx.geo.config,
+                 .stop = relayed ? fault.cause : fault.kind,
+                 .culprit = relayed ? fault.culprit
+                                    : (fault.peer >= 0 ? fault.peer : ctx.geo.rank),
+                 .expected = fault.expected,
+                 .seen = fault.seen};
+    }
+    ctx.worker.sync();
+    (void)send_d(ctx, reinterpret_cast<std::byte*>(header), sizeof(message_header), epoch, peer);
+    ctx.view.submit(ctx.worker, ctx.channel);
+  }
+}
+
+/// Ends a kernel: the last worker runs the state change of the call, or tells the peers to stop.
+///
+/// `Finish` is a small value whose `operator()(lane_state&)` runs in one thread.
+EPT_NO_EXEC_CHECK
+template <class Context, class Finish>
+EPT_HOST_DEVICE void leave(const Context& ctx, const Finish& finish) {
+  ctx.worker.sync();
+  if (!ctx.worker.last_to_leave()) return;
+  if (ctx.worker.thread() == 0) finish(*ctx.lane.state);
+  ctx.worker.sync();
+  if (ctx.lane.state->status == 0 || ctx.lane.state->stop_sent != 0) return;
+  stop_peers(ctx);
+  ctx.worker.sync();
+  if (ctx.worker.thread() == 0) ctx.lane.state->stop_sent = 1;
+}
+
+/// Phase check at the entry of a part (INV-4): raises a misuse unless `allowed`, which it returns.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool expect(const Context& ctx, stage where, bool allowed,
+                                          lane_phase wanted) {
+  if (allowed || ctx.worker.worker() != 0 || ctx.worker.thread() != 0) return allowed;
+  raise(ctx, {.kind = fault_kind::misuse,
+              .where = where,
+              .expected = static_cast<std::uint64_t>(wanted),
+              .seen = static_cast<std::uint64_t>(ctx.lane.state->phase)});
+  return false;
+}
+
+/// Raises a misuse unless the handle was filled by a dispatch of this group's shape.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool expect_handle(const Context& ctx, stage where,
+                                                 const handle_parts& handle) {
+  const std::uint64_t wanted = handle_magic ^ ctx.geo.config;
+  const std::uint64_t seen = handle.header->magic;
+  if (seen == wanted) return true;
+  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
+    raise(ctx, {.kind = fault_kind::misuse, .where = where, .expected = wanted, .seen = seen});
+  }
+  return false;
+}
+
+/// Leaves the lane's state as it is.
+struct finish_nothing {
+  EPT_HOST_DEVICE void operator()(lane_state&) const {}
+};
+
+/// The whole kernel of a call whose arguments the host refused: poison the lane, stop the peers.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void refuse(const Context& ctx, stage where) {
+  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
+    raise(ctx, {.kind = fault_kind::refused, .where = where});
+  }
+  leave(ctx, finish_nothing{});
+}
+
+/// Turns per-worker counts into per-worker starts and totals, column by column. Between barriers.
+///
+/// counts, starts [workers, width] -> starts[w][c] = counts[0..w)[c] summed, totals[c] = all.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns) {
+  const auto& worker = ctx.worker;
+  const std::int64_t workers = worker.workers();
+  const std::int64_t width = ctx.lane.width;
+  for (std::int64_t c = worker.worker(); c < columns; c += workers) {
+    std::int64_t sum = 0;
+    for (std::int64_t w0 = 0; w0 < workers; w0 += worker.threads()) {
+      const std::int64_t w = w0 + worker.thread();
+      const std::int64_t count = w < workers ? ctx.lane.counts[w * width + c] : 0;
+      const std::int64_t below = worker.prefix(count);
+      if (w < workers) ctx.lane.starts[w * width + c] = sum + below;
+      sum += worker.sum(count);
+    }
+    if (worker.thread() == 0) ctx.lane.totals[c] = sum;
+  }
+}
+
+}  // namespace eptransport::detail

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief From a shape and a wire's capabilities to sizes, offsets and a message shape; or an error.
+#pragma once
+
+#include <eptransport/core/capabilities.hpp>
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/result.hpp>
+#include <eptransport/kernels/call.hpp>
+#include <eptransport/kernels/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace eptransport::detail {
+
+/// What a group is built from: the geometry of lane 0 at window offset 0 and signal 0, and sizes.
+struct group_plan {
+  geometry geo;
+  group_sizes sizes;
+  std::int64_t width = 0;  ///< of the count matrices
+  std::vector<expert_place> placement;
+  std::vector<std::int32_t> local_experts;  ///< per rank
+  std::string reason;                       ///< why this message shape, one line
+};
+
+/// Unsigned arithmetic that remembers an overflow.
+class checked_size {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): a plain number is a size
+  constexpr checked_size(std::uint64_t value) : value_(value) {}
+  [[nodiscard]] constexpr bool fits() const { return fits_; }
+  [[nodiscard]] constexpr std::uint64_t value() const { return value_; }
+
+  constexpr friend checked_size operator*(checked_size a, checked_size b) {
+    checked_size c{0};
+    c.fits_ = !__builtin_mul_overflow(a.value_, b.value_, &c.value_) && a.fits_ && b.fits_;
+    return c;
+  }
+  constexpr friend checked_size operator+(checked_size a, checked_size b) {
+    checked_size c{0};
+    c.fits_ = !__builtin_add_overflow(a.value_, b.value_, &c.value_) && a.fits_ && b.fits_;
+    return c;
+  }
+  /// Rounded up to a multiple of `unit`.
+  [[nodiscard]] constexpr checked_size up(std::uint64_t unit) const {
+    checked_size c = *this + checked_size(unit - 1);
+    c.value_ = c.value_ / unit * unit;
+    return c;
+  }
+
+ private:
+  std::uint64_t value_;
+  bool fits_ = true;
+};
+
+/// An error of `group::sizes` and `group::create`.
+[[nodiscard]] inline failure refuse_shape(errc code, std::string detail) {
+  return {code, "group", std::move(detail)};
+}
+
+/// Checks what does not depend on the wire.
+[[nodiscard]] inline result<void> check_shape(const group_shape& shape, std::int32_t ranks) {
+  const auto need = [](const char* what, std::int64_t got) {
+    return refuse_shape(errc::invalid_argument, std::string(what) + " must be at least 1, got " +
+                                                    std::to_string(got));
+  };
+  if (ranks < 1) return need("ranks", ranks);
+  if (shape.max_tokens < 1) return need("group_shape::max_tokens", shape.max_tokens);
+  if (shape.hidden < 1) return need("group_shape::hidden", shape.hidden);
+  if (shape.top_k < 1) return need("group_shape::top_k", shape.top_k);
+  if (shape.experts < 1) return need("group_shape::experts", shape.experts);
+  if (shape.lanes < 1) return need("group_shape::lanes", shape.lanes);
+  const auto experts = static_cast<std::size_t>(shape.experts);
+  if (!shape.placement.empty() && shape.placement.size() != experts) {
+    return refuse_shape(errc::invalid_argument,
+                        "group_shape::placement has " + std::to_string(shape.placement.size()) +
+                            " entries for " + std::to_string(experts) + " experts");
+  }
+  for (std::size_t e = 0; e < shape.placement.size(); ++e) {
+    if (shape.placement[e] >= 0 && shape.placement[e] < ranks) continue;
+    return refuse_shape(errc::invalid_argument,
+                        "expert " + std::to_string(e) + " is placed on rank " +
+                            std::to_string(shape.placement[e]) + ", ranks are 0 to " +
+                            std::to_string(ranks - 1));
+  }
+  return {};
+}
+
+/// Fills the placement table.
+inline void place_experts(const group_shape& shape, std::int32_t ranks, group_plan& plan) {
+  plan.local_experts.assign(static_cast<std::size_t>(ranks), 0);
+  const std::int32_t each = shape.experts / ranks;
+  const std::int32_t larger = shape.experts % ranks;  // ranks that own one more
+  for (std::int32_t e = 0; e < shape.experts; ++e) {
+    std::int32_t rank = 0;
+    if (!shape.placement.empty()) {
+      rank = shape.placement[static_cast<std::size_t>(e)];
+    } else if (e < larger * (each + 1)) {
+      rank = e / (each + 1);
+    } else {
+      rank = larger + (e - larger * (each + 1)) / each;
+    }
+    std::int32_t& count = plan.local_experts[static_cast<std::size_t>(rank)];
+    plan.placement.push_back({.rank = rank, .local = count++});
+  }
+}
+
+/// Picks the message shape from the charge: a message that is issued faster than its bytes cross
+/// the wire may be a row of its own; otherwise the rows of a peer share one.
+[[nodiscard]] inline result<message_shape> choose_message(const capabilities& caps,
+                                                          message_shape wanted,
+                                                          std::uint64_t slot_bytes,
+                                                          std::string& reason) {
+  if (wanted == message_shape::direct && caps.peer_reach != reach::always) {
+    return refuse_shape(errc::unsupported,
+                        "message_shape::direct needs a wire whose reach is always");
+  }
+  if (wanted != message_shape::automatic) {
+    reason = "asked for";
+    return wanted;
+  }
+  if (caps.peer_reach == reach::always) {
+    reason = "direct: load and store reach every peer, rows need no staging";
+    return message_shape::direct;
+  }
+  const double channel = caps.charge.channel_bytes_per_s;
+  const double node = caps.charge.node_bytes_per_s;
+  const double rate = channel <= 0 ? node : node <= 0 || channel < node ? channel : node;
+  const double row_ns = rate > 0 ? static_cast<double>(slot_bytes) / rate * 1e9 : 0;
+  const bool rows = caps.charge.issue_ns <= row_ns;
+  reason = std::string(rows ? "per_row" : "per_peer") + ": issuing a message costs " +
+           std::to_string(static_cast<std::int64_t>(caps.charge.issue_ns)) +
+           " ns, moving one row " + std::to_string(static_cast<std::int64_t>(row_ns)) + " ns";
+  return rows ? message_shape::per_row : message_shape::per_peer;
+}
+
+/// How many units of `unit` bytes fit one message behind `header` bytes; an error if none does.
+[[nodiscard]] inline result<std::int64_t> units_per_message(const capabilities& caps,
+                                                            std::uint64_t header,
+                                                            std::uint64_t unit) {
+  if (caps.max_message == 0) return std::numeric_limits<std::int64_t>::max() / 2;
+  if (header + unit > caps.max_message) {
+    return refuse_shape(errc::capacity, "one row needs a message of " +
+                                            std::to_string(header + unit) +
+                                            " bytes, the wire carries at most " +
+                                            std::to_string(caps.max_message));
+  }
+  return static_cast<std::int64_t>((caps.max_message - header) / unit);
+}
+
+/// Signal words: per source if the budget allows and nobody asked otherwise.
+[[nodiscard]] inline result<void> plan_signals(const capabilities& caps, const group_shape& shape,
+                                               group_plan& plan) {
+  const auto ranks = static_cast<std::uint64_t>(plan.geo.ranks);
+  const auto lanes = static_cast<std::uint64_t>(shape.lanes);
+  const std::uint64_t budget =
+      caps.max_signals != 0 ? caps.max_signals : std::numeric_limits<std::uint32_t>::max();
+  const std::uint64_t each = 1 + lanes * (5 * ranks + 1);
+  const std::uint64_t summed = 1 + lanes * 6;
+  const bool fits = each <= budget;
+  const bool sum = shape.signals == signal_words::summed ||
+                   (shape.signals == signal_words::automatic && !fits);
+  const std::uint64_t need = sum ? summed : each;
+  if (need > budget) {
+    return refuse_shape(errc::capacity, std::to_string(lanes) + " lanes of " +
+                                            std::to_string(ranks) + " ranks need " +
+                                            std::to_string(need) +
+                                            " signal words, the wire has " +
+                                            std::to_string(budget));
+  }
+  plan.geo.sources = sum ? 1 : static_cast<std::uint32_t>(ranks);
+  plan.sizes.signals = static_cast<std::uint32_t>(need);
+  return {};
+}
+
+/// FNV-1a over everything that the ranks must agree on.
+[[nodiscard]] inline std::uint64_t hash_config(const group_plan& plan, std::int32_t lanes) {
+  const geometry& geo = plan.geo;
+  std::uint64_t hash = 0xcbf2'9ce4'8422'2325u;
+  const auto mix = [&hash](std::uint64_t value) {
+    for (int i = 0; i < 8; ++i, value >>= 8) hash = (hash ^ (value & 0xffu)) * 0x100'0000'01b3u;
+  };
+  mix(static_cast<std::uint64_t>(geo.max_tokens));
+  mix(static_cast<std::uint64_t>(geo.hidden));
+  mix(static_cast<std::uint64_t>(geo.top_k));
+  mix(geo.row_bytes);
+  mix(geo.scale_bytes);
+  mix(static_cast<std::uint64_t>(geo.message));
+  mix(geo.sources);
+  mix(static_cast<std::uint64_t>(lanes));
+  for (const expert_place& place : plan.placement) mix(static_cast<std::uint64_t>(place.rank));
+  return hash;
+}
+
+/// Slot, zone and window offsets.
+[[nodiscard]] inline result<void> plan_window(const group_shape& shape, group_plan& plan) {
+  geometry& geo = plan.geo;
+  const auto ranks = static_cast<std::uint64_t>(geo.ranks);
+  const checked_size tokens(static_cast<std::uint64_t>(geo.max_tokens));
+  const checked_size zone = checked_size(sizeof(message_header)) + tokens * geo.slot_bytes;
+  const bool packed = geo.message == message_shape::per_peer;
+  const checked_size staging = packed ? zone.up(64) * ranks
+                               : checked_size(sizeof(message_header)) * ranks +
+                                     (geo.message == message_shape::per_row
+                                          ? tokens * geo.slot_bytes
+                                          : checked_size(0));
+  const checked_size combine = tokens * ranks * geo.return_bytes;
+  const checked_size half_returns =
+      geo.message == message_shape::direct ? checked_size(0) : combine;
+  checked_size at(0);
+  const auto take = [&at](checked_size bytes) {
+    const std::uint64_t offset = at.value();
+    at = (at + bytes).up(128);
+    return offset;
+  };
+  geo.zone_bytes = zone.up(64).value();
+  geo.hello = take(checked_size(sizeof(message_header)) * ranks);
+  const std::uint64_t lane_start = at.value();
+  geo.landing = take(zone.up(64) * ranks * 2);
+  geo.combine = take(combine);
+  geo.staging_bytes = staging.up(128).value();
+  geo.staging = take(staging.up(128) * 2);
+  geo.returns = take(half_returns * 2);
+  geo.stop = take(checked_size(sizeof(message_header)) * ranks);
+  geo.lane_bytes = at.value() - lane_start;
+  const checked_size all =
+      checked_size(lane_start) + checked_size(geo.lane_bytes) * static_cast<std::uint64_t>(shape.lanes);
+  if (!at.fits() || !all.fits()) {
+    return refuse_shape(errc::invalid_argument, "this shape needs more than 2^64 bytes");
+  }
+  plan.sizes.window_bytes = all.value();
+  return {};
+}
+
+/// Workspace of one lane, in order: state, bases and dues, count matrices.
+struct lane_workspace {
+  std::uint64_t base, rows_due, returns_due, counts, starts, totals, bytes;
+};
+
+[[nodiscard]] inline lane_workspace lane_workspace_of(const geometry& geo, std::int64_t width,
+                                                      std::uint32_t workers) {
+  std::uint64_t at = 0;
+  const auto take = [&at](std::uint64_t bytes) {
+    const std::uint64_t offset = at;
+    at = (at + bytes + 127) / 128 * 128;
+    return offset;
+  };
+  const std::uint64_t matrix = static_cast<std::uint64_t>(workers) *
+                               static_cast<std::uint64_t>(width) * sizeof(std::int64_t);
+  (void)take(sizeof(lane_state));
+  lane_workspace w{};
+  w.base = take(geometry::lane_signals(geo.sources) * sizeof(std::uint64_t));
+  w.rows_due = take(2 * geo.sources * sizeof(std::uint64_t));
+  w.returns_due = take(geo.sources * sizeof(std::uint64_t));
+  w.counts = take(matrix);
+  w.starts = take(matrix);
+  w.totals = take(static_cast<std::uint64_t>(width) * sizeof(std::int64_t));
+  w.bytes = at;
+  return w;
+}
+
+/// Bytes of the placement table, which stands before the lanes in the workspace.
+[[nodiscard]] inline std::uint64_t placement_bytes(const group_plan& plan) {
+  return (plan.placement.size() * sizeof(expert_place) + 127) / 128 * 128;
+}
+
+/// Everything about a group but its rank, its memory and its first signal.
+[[nodiscard]] inline result<group_plan> make_plan(const capabilities& caps,
+                                                  const group_shape& shape, std::int32_t ranks,
+                                                  std::uint32_t workers) {
+  if (auto checked = check_shape(shape, ranks); !checked) return checked.error();
+  group_plan plan;
+  geometry& geo = plan.geo;
+  const row_format row = shape.row.row_bytes != 0 ? shape.row : bf16_rows(shape.hidden);
+  geo.ranks = ranks;
+  geo.top_k = shape.top_k;
+  geo.experts = shape.experts;
+  geo.max_tokens = shape.max_tokens;
+  geo.hidden = shape.hidden;
+  geo.row_bytes = row.row_bytes;
+  geo.scale_bytes = row.scale_bytes;
+  const checked_size scale_offset = checked_size(row.row_bytes).up(16);
+  const checked_size choice_offset = (scale_offset + row.scale_bytes).up(16);
+  const checked_size slot = (choice_offset + sizeof(std::int64_t) +
+                             checked_size(static_cast<std::uint64_t>(shape.top_k)) *
+                                 sizeof(slot_choice))
+                                .up(16);
+  if (!slot.fits()) {
+    return refuse_shape(errc::invalid_argument, "a row of this format needs more than 2^64 bytes");
+  }
+  geo.scale_offset = scale_offset.value();
+  geo.choice_offset = choice_offset.value();
+  geo.slot_bytes = slot.value();
+  geo.return_bytes = static_cast<std::uint64_t>(shape.hidden) * 2;
+  geo.checks = shape.checks;
+  auto message = choose_message(caps, shape.message, geo.slot_bytes, plan.reason);
+  if (!message) return message.error();
+  geo.message = *message;
+  const bool packed = geo.message == message_shape::per_peer;
+  auto rows = units_per_message(caps, packed ? sizeof(message_header) : 0, geo.slot_bytes);
+  if (!rows) return rows.error();
+  auto returns = units_per_message(caps, 0, geo.return_bytes);
+  if (!returns) return returns.error();
+  geo.rows_per_message = *rows;
+  geo.returns_per_message = *returns;
+  place_experts(shape, ranks, plan);
+  if (auto planned = plan_signals(caps, shape, plan); !planned) return planned.error();
+  if (auto planned = plan_window(shape, plan); !planned) return planned.error();
+  geo.config = hash_config(plan, shape.lanes);
+  plan.width = ranks;
+  for (const std::int32_t count : plan.local_experts) {
+    if (count > plan.width) plan.width = count;
+  }
+  plan.sizes.workspace_bytes =
+      placement_bytes(plan) + lane_workspace_of(geo, plan.width, workers).bytes *
+                                  static_cast<std::uint64_t>(shape.lanes);
+  const checked_size choices = checked_size(static_cast<std::uint64_t>(shape.max_tokens)) *
+                               static_cast<std::uint64_t>(shape.top_k);
+  const checked_size handle = checked_size(64) + choices * sizeof(route_entry) +
+                              checked_size(static_cast<std::uint64_t>(ranks)) * 16 +
+                              choices * static_cast<std::uint64_t>(ranks) * sizeof(place_entry);
+  if (!handle.fits()) {
+    return refuse_shape(errc::invalid_argument, "a handle of this shape needs more than 2^64 bytes");
+  }
+  plan.sizes.handle_bytes = handle.value();
+  return plan;
+}
+
+}  // namespace eptransport::detail

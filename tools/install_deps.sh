@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that are missing, and nothing when none is: install_deps.sh demo|test
+#   demo  what the library and ep_bench need to build
+#   test  all that `make test` uses, nvcc apart
+set -euo pipefail
+
+# "command or file : package"; a name with a slash is a file.
+demo_needs=(g++:g++ cmake:cmake ninja:ninja-build)
+test_needs=("${demo_needs[@]}" python3:python3 git:git clang++:clang
+  clang-format-16:clang-format-16 ccache:ccache /usr/include/gtest/gtest.h:libgtest-dev)
+
+case "${1:-}" in
+  demo) needs=("${demo_needs[@]}") ;;
+  test) needs=("${test_needs[@]}") ;;
+  *) echo "usage: $0 demo|test" >&2; exit 2 ;;
+esac
+
+missing=()
+for need in "${needs[@]}"; do
+  probe=${need%:*}
+  case "$probe" in
+    /*) [ -e "$probe" ] || missing+=("${need##*:}") ;;
+    *) command -v "$probe" >/dev/null || missing+=("${need##*:}") ;;
+  esac
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "install_deps: no apt-get here; install what corresponds to: ${missing[*]}" >&2
+  exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install_deps: run as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "install_deps: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq ||
+  echo "install_deps: apt-get update failed; going on with the package lists that are here" >&2
+"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
