@@ -127,7 +127,7 @@ struct dispatch_input {
   const std::int64_t* device_tokens = nullptr;  ///< [1], read by the kernel: for CUDA graphs
   index_type indices = index_type::int64;
   dispatch_mode mode = dispatch_mode::slotted;
-  bool cached = false;  ///< the handle already holds this routing: T comes from it
+  bool cached = false;  ///< the handle already holds the routing of these indices, and T
 };
 
 /// Where received rows go. n = rows of the output; any metadata pointer may be null.
@@ -141,7 +141,7 @@ struct dispatch_output {
   void* scales = nullptr;   ///< the same with scale_bytes
   std::int64_t capacity = 0;   ///< rows (padded: per local expert); 0 = the worst case fits
   std::int64_t alignment = 1;  ///< expert_major: each expert starts at a multiple of it
-  std::int64_t* total = nullptr;          ///< [1] n, alignment padding included
+  std::int64_t* total = nullptr;          ///< [1] n; expert_major: alignment padding included
   std::int64_t* expert_count = nullptr;   ///< [local_experts] rows without padding
   std::int64_t* expert_offset = nullptr;  ///< [local_experts] first row; expert layouts only
   std::int32_t* row_expert = nullptr;     ///< [capacity] expert_major: local expert, -1 = padding

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace eptransport {
 
@@ -139,10 +140,11 @@ EPT_HOST_DEVICE void announce(const Context& ctx, std::int32_t peer, std::int64_
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void announce_all(const Context& ctx, const std::int64_t* rows) {
+  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   if (!ctx.ok()) return;
   // From here on a stop message may only be the next D message.
-  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
-    ctx.lane.state->announced = ctx.epoch + 1;
+  if (ctx.worker.thread() == 0) {
+    memory::store_release(&ctx.lane.state->announced, ctx.epoch + 1);  // read in stop_peers()
   }
   for (std::int32_t peer = static_cast<std::int32_t>(ctx.worker.worker()); peer < ctx.geo.ranks;
        peer += static_cast<std::int32_t>(ctx.worker.workers())) {

@@ -75,7 +75,6 @@ struct place_entry {
 struct handle_header {
   std::uint64_t magic = 0;  ///< `handle_magic` ^ config once a dispatch has filled it
   std::int64_t tokens = 0;
-  std::int64_t received = 0;  ///< rows, all sources
   output_layout layout = output_layout::rank_major;
   std::uint32_t received_valid = 0;  ///< dispatch_recv has run
 };

@@ -51,23 +51,43 @@ EPT_HOST_DEVICE void emit_rank_major(const Context& ctx, const dispatch_output& 
   }
 }
 
+/// Output rows that local expert e takes, alignment included.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::int64_t expert_room(const Context& ctx,
+                                                       const dispatch_output& out,
+                                                       std::int64_t expert) {
+  if (out.layout == output_layout::padded) {
+    const std::int64_t worst = static_cast<std::int64_t>(ctx.geo.ranks) * ctx.geo.max_tokens *
+                               ctx.geo.top_k;
+    return out.capacity != 0 ? out.capacity : worst;
+  }
+  return (ctx.lane.totals[expert] + out.alignment - 1) / out.alignment * out.alignment;
+}
+
 /// First output row of local expert e; for e = local_experts, the end of the output.
 EPT_NO_EXEC_CHECK
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE std::int64_t expert_start(const Context& ctx,
                                                         const dispatch_output& out,
                                                         std::int64_t expert) {
-  if (out.layout == output_layout::padded) {
-    const std::int64_t worst = static_cast<std::int64_t>(ctx.geo.ranks) * ctx.geo.max_tokens *
-                               ctx.geo.top_k;
-    return expert * (out.capacity != 0 ? out.capacity : worst);
-  }
-  const std::int64_t align = out.alignment > 1 ? out.alignment : 1;
   std::int64_t start = 0;
-  for (std::int64_t e = 0; e < expert; ++e) {
-    start += (ctx.lane.totals[e] + align - 1) / align * align;
-  }
+  for (std::int64_t e = 0; e < expert; ++e) start += expert_room(ctx, out, e);
   return start;
+}
+
+/// Adds each expert's first row to this worker's starts: from counts to output rows.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void shift_starts(const Context& ctx, const dispatch_output& out,
+                                  std::int64_t* next) {
+  const auto& worker = ctx.worker;
+  std::int64_t start = 0;
+  for (std::int64_t e = 0; e < ctx.geo.local_experts; ++e) {
+    if (e % worker.threads() == worker.thread()) next[e] += start;
+    start += expert_room(ctx, out, e);
+  }
+  worker.sync();
 }
 
 /// Counts, offsets and padding marks of the expert layouts; one thread per expert.
@@ -102,7 +122,7 @@ EPT_HOST_DEVICE void emit_to_experts(const Context& ctx, const dispatch_output& 
   const slot_choice* choices = choices_of(geo, landed(ctx, row));
   for (std::int32_t j = 0; j < geo.top_k; ++j) {
     const std::int32_t local = local_expert(geo, choices[j].expert);
-    const std::int64_t position = local >= 0 ? expert_start(ctx, out, local) + next[local] : -1;
+    const std::int64_t position = local >= 0 ? next[local] : -1;
     worker.sync();  // everybody has read next[local]
     if (worker.thread() == 0) {
       places[j] = {.position = position, .weight = choices[j].weight, .unused = 0};
@@ -141,6 +161,7 @@ EPT_HOST_DEVICE void emit_per_expert(const Context& ctx, const dispatch_output& 
   emit_expert_metadata(ctx, out);
   const share mine = share_of(worker, rows);
   std::int64_t* next = ctx.lane.starts + worker.worker() * ctx.lane.width;
+  shift_starts(ctx, out, next);
   row_cursor cursor(geo, handle.received, mine.begin);
   for (std::int64_t row = mine.begin; row < mine.end; ++row, cursor.next()) {
     emit_to_experts(ctx, out, *cursor, handle.places + row * geo.top_k, next);
@@ -170,14 +191,12 @@ EPT_HOST_DEVICE void emit_counts(const Context& ctx, const dispatch_output& out,
                                  std::int64_t rows) {
   if (ctx.worker.worker() != 0) return;
   const std::int64_t experts = ctx.geo.local_experts;
-  const std::int64_t total = out.layout == output_layout::expert_major
-                                 ? expert_start(ctx, out, experts)
-                                 : rows;
-  std::int64_t all = 0;
-  if (out.layout == output_layout::padded) {
-    for (std::int64_t e = 0; e < experts; ++e) all += ctx.lane.totals[e];
-  } else {
-    all = total;
+  std::int64_t all = rows;
+  if (per_expert(out.layout)) {
+    all = 0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      all += out.layout == output_layout::padded ? ctx.lane.totals[e] : expert_room(ctx, out, e);
+    }
   }
   for (std::int64_t e = ctx.worker.thread(); e < experts; e += ctx.worker.threads()) {
     if (out.expert_count != nullptr) out.expert_count[e] = ctx.lane.totals[e];

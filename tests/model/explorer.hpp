@@ -4,9 +4,10 @@
 ///
 /// Why few states are enough. The bytes of a put may land at any moment between its issue and its
 /// signal, so two facts decide every violation of memory:
-///   * a store is wrong if, when it is issued, another store to the same location has not landed
-///     or still has a reader that has not closed (opened or not: the bytes may come before it);
-///     a local write is wrong if a put that reads from that location may not have read it yet;
+///   * a store is wrong if, when it is issued, an earlier one to the same location still has a
+///     reader that has not closed (opened or not: the bytes may come before it), or has not landed
+///     while the new one has a reader; a local write is wrong if a put that reads from that
+///     location may not have read it yet;
 ///   * an open is wrong unless the store that it expects has landed, signal included.
 /// Bytes therefore need no events of their own. Of the remaining events, put, write, open, flush
 /// and a satisfied wait can only add danger: they disable nothing, and taken earlier they meet
@@ -253,7 +254,7 @@ class explorer {
         const store& old = programs_.store_at(other);
         const std::string whose =
             "{" + programs_.named(old) + "} of r" + std::to_string(old.process);
-        if (!landed(at, other)) {
+        if (!landed(at, other) && !readers_of(where, made.tag).empty()) {
           return {violation::overwrite, who + ", but " + whose + " is still in flight"};
         }
         for (const reader& one : readers_of(where, old.tag)) {
