@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief The GPU's worker: a warp, and how the warps of a rank's blocks meet.
+///
+/// A rank's kernel is a number of blocks that belong to it alone; several ranks may share a grid.
+/// The warps of a block meet by the block's barrier, the blocks of a rank through `worker_words`:
+/// one thread per block arrives and waits. All blocks must be resident at once (cooperative launch).
+#pragma once
+
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/memory.cuh>
+#include <eptransport/core/thread_group.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace eptransport {
+
+/// One warp of a rank's kernel; models `ThreadGroup` and `Worker`.
+///
+/// @par Order    `sync`, `barrier` and `last_to_leave` order weak accesses among their threads
+///               (`bar.warp.sync`, `bar.sync`, and acquire-release on `worker_words`). The value
+///               exchanges (`any`, `sum`, `prefix`, `first`) order nothing.
+/// @par Threads  All 32 threads call convergently. `barrier` and `last_to_leave` stop the whole
+///               block, so every warp of the rank must call them equally often.
+class cuda_warp {
+ public:
+  using memory = device_memory;
+
+  static constexpr std::uint32_t size = 32;
+  static constexpr std::uint32_t all = 0xffffffffu;
+
+  /// @param block   index of this block among the rank's `blocks`
+  /// @param words   of the rank; touched only if it has several blocks
+  EPT_DEVICE cuda_warp(std::uint32_t block, std::uint32_t blocks, worker_words* words) noexcept
+      : block_(block), blocks_(blocks), words_(words) {}
+
+  [[nodiscard]] EPT_DEVICE static std::uint32_t thread() noexcept { return threadIdx.x % size; }
+  [[nodiscard]] EPT_DEVICE static constexpr std::uint32_t threads() noexcept { return size; }
+  EPT_DEVICE static void sync() noexcept { __syncwarp(all); }
+  [[nodiscard]] EPT_DEVICE static bool any(bool value) noexcept {
+    return __any_sync(all, value ? 1 : 0) != 0;
+  }
+  [[nodiscard]] EPT_DEVICE static std::int64_t first(std::int64_t value) noexcept {
+    return __shfl_sync(all, value, 0);
+  }
+  [[nodiscard]] EPT_DEVICE static std::int64_t sum(std::int64_t value) noexcept {
+    for (std::uint32_t step = size / 2; step != 0; step /= 2) {
+      value += __shfl_xor_sync(all, value, static_cast<int>(step));
+    }
+    return value;
+  }
+  [[nodiscard]] EPT_DEVICE static std::int64_t prefix(std::int64_t value) noexcept {
+    std::int64_t upto = value;
+    for (std::uint32_t step = 1; step < size; step *= 2) {
+      const std::int64_t below = __shfl_up_sync(all, upto, step);
+      if (thread() >= step) upto += below;
+    }
+    return upto - value;
+  }
+  /// Two roundings, as on the host; a fused multiply-add has one.
+  [[nodiscard]] EPT_DEVICE static float multiply_add(float a, float w, float v) noexcept {
+    return __fadd_rn(a, __fmul_rn(w, v));
+  }
+
+  /// Both ranges lie in global memory. Uses the widest access that both addresses allow.
+  EPT_DEVICE static void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) noexcept {
+    const std::uint64_t bits =
+        reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src);
+    std::uint64_t done = 0;
+    if (bits % sizeof(uint4) == 0) {
+      done = copy_units<uint4, 4>(dst, src, bytes);
+    } else if (bits % sizeof(std::uint32_t) == 0) {
+      done = copy_units<std::uint32_t, 4>(dst, src, bytes);
+    } else if (bits % sizeof(std::uint16_t) == 0) {
+      done = copy_units<std::uint16_t, 4>(dst, src, bytes);
+    }
+    if (done < bytes) (void)copy_units<std::uint8_t, 1>(dst + done, src + done, bytes - done);
+  }
+
+  [[nodiscard]] EPT_DEVICE std::uint32_t worker() const noexcept {
+    return block_ * warps() + threadIdx.x / size;
+  }
+  [[nodiscard]] EPT_DEVICE std::uint32_t workers() const noexcept { return blocks_ * warps(); }
+
+  template <class View>
+  [[nodiscard]] EPT_DEVICE bool barrier(const View& view, std::uint64_t deadline_ns) const noexcept {
+    __syncthreads();
+    if (blocks_ == 1) return true;
+    const bool met = threadIdx.x != 0 || meet(view, deadline_ns);
+    return __syncthreads_and(met ? 1 : 0) != 0;
+  }
+
+  [[nodiscard]] EPT_DEVICE bool last_to_leave() const noexcept {
+    __syncthreads();
+    if (blocks_ == 1) return threadIdx.x < size;
+    const bool last = threadIdx.x == 0 && depart();
+    return __syncthreads_or(last ? 1 : 0) != 0 && threadIdx.x < size;
+  }
+
+ private:
+  [[nodiscard]] EPT_DEVICE static std::uint32_t warps() noexcept { return blockDim.x / size; }
+
+  /// Copies as many whole units as fit and returns their bytes. kFlight loads are issued before the
+  /// first store, so that a lone warp keeps 2 KiB in flight.
+  template <class Unit, std::uint32_t kFlight>
+  [[nodiscard]] EPT_DEVICE static std::uint64_t copy_units(std::byte* dst, const std::byte* src,
+                                                           std::uint64_t bytes) noexcept {
+    auto* to = reinterpret_cast<Unit*>(dst);
+    const auto* from = reinterpret_cast<const Unit*>(src);
+    const std::uint64_t count = bytes / sizeof(Unit);
+    std::uint64_t i = thread();
+    for (; i + (kFlight - 1) * size < count; i += kFlight * size) {
+      Unit flight[kFlight];
+#pragma unroll
+      for (std::uint32_t n = 0; n < kFlight; ++n) flight[n] = memory::load(from + i + n * size);
+#pragma unroll
+      for (std::uint32_t n = 0; n < kFlight; ++n) memory::store(to + i + n * size, flight[n]);
+    }
+    for (; i < count; i += size) memory::store(to + i, memory::load(from + i));
+    return count * sizeof(Unit);
+  }
+
+  /// One thread per block: arrives, then waits for the other blocks of the rank.
+  template <class View>
+  [[nodiscard]] EPT_DEVICE bool meet(const View& view, std::uint64_t deadline_ns) const noexcept {
+    const std::uint64_t old = memory::fetch_add(&words_->arrived, 1);
+    const std::uint64_t full = (old / blocks_ + 1) * blocks_;
+    while (memory::load_acquire(&words_->arrived) < full) {  // pairs with fetch_add above
+      if (view.now_ns() > deadline_ns) return false;
+    }
+    return true;
+  }
+
+  /// One thread per block: true for the rank's last block, which makes the words zero again.
+  [[nodiscard]] EPT_DEVICE bool depart() const noexcept {
+    if (memory::fetch_add(&words_->departed, 1) + 1 != blocks_) return false;
+    memory::store_release(&words_->arrived, 0);
+    memory::store_release(&words_->departed, 0);
+    return true;
+  }
+
+  std::uint32_t block_;
+  std::uint32_t blocks_;
+  worker_words* words_;
+};
+
+}  // namespace eptransport

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief The conformance cases under pressure: failures, full queues, channels, workers, barriers.
+#pragma once
+
+#include <eptransport/core/result.hpp>
+#include <eptransport/core/thread_group.hpp>
+#include <eptransport/core/transport.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "cases.hpp"
+#include "harness.hpp"
+
+namespace conformance {
+
+/// A kernel of a test: a function of the worker, and the words through which workers meet.
+template <class Function>
+struct test_kernel {
+  Function function;
+  mutable eptransport::worker_words meeting;
+
+  [[nodiscard]] eptransport::worker_words* words() const { return &meeting; }
+  template <class W>
+  void operator()(const W& worker) const {
+    function(worker);
+  }
+};
+
+template <class Transport, class Function>
+bool launch(Transport& t, Function function) {
+  const test_kernel<Function> kernel{function, {}};
+  return t.executor().launch(kernel, 0).has_value() && t.executor().synchronize().has_value();
+}
+
+/// On the broken rank the put fails, and so do the wait that another worker is in and every later
+/// one; `fault()` says why. The others see silence, until their deadlines.
+template <Backend B>
+void a_failure_ends_every_wait(world_request request, report& out) {
+  request.broken_rank = 0;
+  request.workers = 2;
+  in_world<B>(request, out, [](const probe<B>& p, auto& t) {
+    if (p.rank() != 0) {
+      const std::uint64_t deadline = p.view().now_ns() + 1'000'000;
+      p.check(p.view().wait_signal(host_thread(), 0, p.base(0) + 1, deadline) ==
+                  op_status::expired,
+              "something came from a broken rank");
+      p.check(t.fault().has_value(), "another rank's failure became ours");
+      return;
+    }
+    const std::uint64_t deadline = p.soon();
+    p.check(launch(t, [&](const auto& worker) {
+      if (worker.worker() == 0) {
+        p.check(p.view().signal(worker, 0, 1, 0, deadline) == op_status::failed,
+                "the broken put did not fail");
+      } else {
+        p.check(p.view().wait_signal(worker, 0, p.base(0) + 1, deadline) == op_status::failed,
+                "a waiting worker was not told");
+      }
+      p.check(worker.barrier(p.view(), deadline), "the workers did not meet after the failure");
+      (void)worker.last_to_leave();
+    }), "the launch failed");
+    p.check(p.view().wait_signal(host_thread(), 0, p.base(0) + 1, deadline) == op_status::failed,
+            "a later wait did not fail at once");
+    p.check(p.view().put(host_thread(), 0, {.peer = 1}, deadline) == op_status::failed,
+            "a later put did not fail at once");
+    const auto why = t.fault();
+    p.check(!why.has_value() && !why.error().message().empty(), "fault() does not say why");
+    p.check(!t.barrier(B::patience_ns).has_value(), "a broken rank passed a barrier");
+  });
+}
+
+/// Queues of 1 to 3 messages: callers wait, nothing is lost.
+template <Backend B>
+void full_queues_lose_nothing(world_request request, report& out) {
+  for (const std::uint32_t depth : {1U, 2U, 3U}) {
+    request.queue_depth = depth;
+    in_world<B>(request, out, [](const probe<B>& p, auto&) {
+      constexpr std::uint64_t puts = 10;
+      constexpr std::uint64_t slot = 40;
+      const auto me = static_cast<std::uint64_t>(p.rank());
+      for (std::uint64_t i = 0; i < puts; ++i) {
+        p.fill(source_zone + i * slot, slot, me, i);
+        for (int peer = 0; peer < p.size(); ++peer) {
+          p.put({.peer = peer, .dst_offset = (me * puts + i) * slot,
+                 .src = p.at(source_zone + i * slot), .bytes = slot, .signal = 0});
+        }
+      }
+      const auto ranks = static_cast<std::uint64_t>(p.size());
+      p.wait(0, puts * ranks);
+      for (std::uint64_t n = 0; n < puts * ranks; ++n) {
+        p.check_bytes(n * slot, slot, n / puts, n % puts);
+      }
+      p.flush();
+      p.meet();
+      p.check_count(0, puts * ranks);
+    });
+  }
+}
+
+/// Nobody leaves a barrier before the last has come; a missing rank is a time-out.
+template <Backend B>
+void the_barrier_waits_for_all(const world_request& request, report& out) {
+  std::atomic<int> arrived = 0;
+  in_world<B>(request, out, [&](const probe<B>& p, auto& t) {
+    // A backend that runs a request twice starts at a multiple of all arrivals.
+    constexpr int rounds = 3;
+    for (int round = 1; round <= rounds; ++round) {
+      const int before = arrived.fetch_add(1);
+      const int all = (before / p.size() + 1) * p.size();
+      p.meet();
+      p.check(!B::one_process || arrived.load() >= all, "left a barrier early");
+      p.meet();
+    }
+    if (p.rank() == 0) return;
+    const auto alone = t.barrier(1'000'000);
+    p.check(!alone.has_value() && alone.error().code == eptransport::errc::timed_out,
+            "a barrier without rank 0 did not time out");
+  });
+}
+
+/// The same word is fed through every channel.
+template <Backend B>
+void channels_share_the_words(world_request request, report& out) {
+  request.channels = 3;
+  in_world<B>(request, out, [](const probe<B>& p, auto&) {
+    constexpr std::uint64_t slot = 50;
+    const auto me = static_cast<std::uint64_t>(p.rank());
+    const std::uint32_t channels = p.view().channels();
+    p.check(channels >= 1, "there is no channel");
+    for (std::uint32_t c = 0; c < channels; ++c) {
+      p.fill(source_zone + c * slot, slot, me, c);
+      for (int peer = 0; peer < p.size(); ++peer) {
+        p.put({.peer = peer, .dst_offset = (me * channels + c) * slot,
+               .src = p.at(source_zone + c * slot), .bytes = slot, .signal = 1},
+              c);
+      }
+    }
+    const auto all = static_cast<std::uint64_t>(p.size()) * channels;
+    p.wait(1, all);
+    for (std::uint64_t n = 0; n < all; ++n) {
+      p.check_bytes(n * slot, slot, n / channels, n % channels);
+    }
+    for (std::uint32_t c = 0; c < channels; ++c) p.flush(c);
+    p.meet();
+  });
+}
+
+/// Several workers of a rank put and wait at once. Worker 0's put carries what the others wrote
+/// before the workers met: a put releases what its caller saw through a worker barrier.
+template <Backend B>
+void workers_share_a_rank(world_request request, report& out) {
+  request.workers = 3;
+  in_world<B>(request, out, [](const probe<B>& p, auto& t) {
+    constexpr std::uint64_t slot = 64;
+    const auto me = static_cast<std::uint64_t>(p.rank());
+    const int peer = (p.rank() + 1) % p.size();
+    const auto before = static_cast<std::uint64_t>((p.rank() + p.size() - 1) % p.size());
+    const std::uint64_t deadline = p.soon();
+    p.check(launch(t, [&](const auto& worker) {
+      const std::uint64_t w = worker.worker();
+      const std::uint64_t n = worker.workers();
+      p.fill(source_zone + w * slot, slot, me, w);
+      p.check_ok(p.view().put(worker, 0, {.peer = peer, .dst_offset = w * slot,
+                                          .src = p.at(source_zone + w * slot), .bytes = slot,
+                                          .signal = 0}, deadline), "put of a worker");
+      p.check(worker.barrier(p.view(), deadline), "the workers did not meet");
+      if (w == 0) {
+        p.check_ok(p.view().put(worker, 0, {.peer = peer, .dst_offset = n * slot,
+                                            .src = p.at(source_zone), .bytes = n * slot,
+                                            .signal = 1}, deadline), "put for all workers");
+      }
+      p.check_ok(p.view().wait_signal(worker, 0, p.base(0) + n, deadline), "wait of a worker");
+      p.check_bytes(w * slot, slot, before, w);
+      p.check_ok(p.view().wait_signal(worker, 1, p.base(1) + 1, deadline), "wait of a worker");
+      p.check_bytes((n + w) * slot, slot, before, w);
+      p.check_ok(p.view().flush(worker, 0, deadline), "flush of a worker");
+      p.check(worker.barrier(p.view(), deadline), "the workers did not meet again");
+      (void)worker.last_to_leave();
+    }), "the launch failed");
+    p.meet();
+  });
+}
+
+/// NOT part of the contract: data puts without a signal, then one flag that is trusted to cover
+/// them. A wire without order must break it; one with order per channel must not.
+template <Backend B>
+void a_flag_covers_earlier_puts(world_request request, report& out) {
+  request.ranks = 2;
+  in_world<B>(request, out, [](const probe<B>& p, auto&) {
+    constexpr std::uint64_t puts = 4;
+    constexpr std::uint64_t slot = 100;
+    if (p.rank() == 0) {
+      for (std::uint64_t i = 0; i < puts; ++i) {
+        p.fill(source_zone + i * slot, slot, 0, i);
+        p.put({.peer = 1, .dst_offset = i * slot, .src = p.at(source_zone + i * slot),
+               .bytes = slot});
+      }
+      p.signal(1, 0);
+      p.flush();
+    } else {
+      p.wait(0, 1);
+      for (std::uint64_t i = 0; i < puts; ++i) p.check_bytes(i * slot, slot, 0, i);
+    }
+    p.meet();
+  });
+}
+
+}  // namespace conformance

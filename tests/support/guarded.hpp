@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Caller buffers with canaries on both sides, and the poison that fills them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+
+namespace eptransport::support {
+
+/// Patterns that no correct result consists of: stale bytes, a NaN in every float format, zeros'
+/// complement, and a pattern that differs from row to row of any length.
+inline void poison(std::span<std::byte> bytes, std::uint64_t kind) noexcept {
+  constexpr std::uint8_t patterns[] = {0xA5, 0xFF, 0x7F, 0x5A};
+  if (!bytes.empty()) std::memset(bytes.data(), patterns[kind % 4], bytes.size());
+}
+
+/// The byte that `poison` writes.
+[[nodiscard]] inline std::byte poison_byte(std::uint64_t kind) noexcept {
+  std::byte one{};
+  poison({&one, 1}, kind);
+  return one;
+}
+
+/// `count` values of T between two canary zones.
+///
+/// @par Units  `skew` bytes are added to an address aligned to 256
+template <class T>
+class guarded {
+ public:
+  guarded() = default;
+  explicit guarded(std::uint64_t count, std::uint64_t skew = 0)
+      : count_(count), skew_(skew), memory_(allocate(total())) {
+    std::memset(memory_.get(), canary, total());
+  }
+
+  [[nodiscard]] T* data() const noexcept {
+    return memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_.get() + zone + skew_);
+  }
+  [[nodiscard]] std::uint64_t size() const noexcept { return count_; }
+  [[nodiscard]] T& operator[](std::uint64_t i) const noexcept { return data()[i]; }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept {
+    return {reinterpret_cast<std::byte*>(data()), count_ * sizeof(T)};
+  }
+
+  /// Where a canary was hit, in bytes relative to the buffer; empty if nowhere.
+  [[nodiscard]] std::string damage(const std::string& name) const {
+    if (memory_ == nullptr) return {};
+    const std::uint64_t begin = zone + skew_;
+    const std::uint64_t end = begin + count_ * sizeof(T);
+    for (std::uint64_t at = 0; at < total(); ++at) {
+      if (at == begin) at = end;
+      if (at >= total()) break;
+      if (memory_.get()[at] == static_cast<std::byte>(canary)) continue;
+      return "canary of " + name + " hit " +
+             (at < begin ? std::to_string(begin - at) + " bytes before its start"
+                         : std::to_string(at - end) + " bytes after its end");
+    }
+    return {};
+  }
+
+ private:
+  static constexpr std::uint64_t zone = 256;
+  static constexpr int canary = 0xC3;
+
+  struct free_aligned {
+    void operator()(std::byte* p) const noexcept { ::operator delete(p, std::align_val_t{256}); }
+  };
+  using pointer = std::unique_ptr<std::byte, free_aligned>;
+
+  [[nodiscard]] static pointer allocate(std::uint64_t bytes) {
+    return pointer(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{256})));
+  }
+  [[nodiscard]] std::uint64_t total() const noexcept {
+    return zone + skew_ + count_ * sizeof(T) + zone;
+  }
+
+  std::uint64_t count_ = 0;
+  std::uint64_t skew_ = 0;
+  pointer memory_;
+};
+
+}  // namespace eptransport::support
