@@ -109,15 +109,17 @@ class cuda_warp {
     auto* to = reinterpret_cast<Unit*>(dst);
     const auto* from = reinterpret_cast<const Unit*>(src);
     const std::uint64_t count = bytes / sizeof(Unit);
-    std::uint64_t i = thread();
-    for (; i + (kFlight - 1) * size < count; i += kFlight * size) {
+    for (std::uint64_t i = thread(); i < count; i += kFlight * size) {
       Unit flight[kFlight];
 #pragma unroll
-      for (std::uint32_t n = 0; n < kFlight; ++n) flight[n] = memory::load(from + i + n * size);
+      for (std::uint32_t n = 0; n < kFlight; ++n) {
+        if (i + n * size < count) flight[n] = memory::load(from + i + n * size);
+      }
 #pragma unroll
-      for (std::uint32_t n = 0; n < kFlight; ++n) memory::store(to + i + n * size, flight[n]);
+      for (std::uint32_t n = 0; n < kFlight; ++n) {
+        if (i + n * size < count) memory::store(to + i + n * size, flight[n]);
+      }
     }
-    for (; i < count; i += size) memory::store(to + i, memory::load(from + i));
     return count * sizeof(Unit);
   }
 

@@ -66,9 +66,7 @@ class loopback {
     if (!world_.baton()) return {};
     host_thread_hooks out;
     out.context = this;
-    out.enter = [](void* c, std::uint32_t worker) {
-      from(c).world_.enter(from(c).rank_, worker);
-    };
+    out.enter = [](void* c, std::uint32_t worker) { from(c).world_.enter(from(c).rank_, worker); };
     out.leave = [](void* c) { from(c).world_.leave(); };
     out.spawn = [](void* c, std::uint32_t helpers) {
       from(c).world_.spawn(from(c).rank_, helpers);

@@ -26,6 +26,7 @@ enum class delivery {
   shuffled,   ///< torn into pieces that land late and in any order the profile allows
 };
 
+/// What an injected fault does.
 enum class loopback_fault_kind {
   refuse,      ///< the wire says "try again" `count` times before it takes the operation
   hard_error,  ///< the operation fails, and the rank's transport with it

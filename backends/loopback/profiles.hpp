@@ -22,8 +22,8 @@ struct nvlink {
       .put_order = ordering::none,  // stores of many threads: only the release orders them
       .add = signal_add::any,       // release reductions
       .charge = {
-          .issue_ns = 50,       // assumed: a store instruction and its share of address work
-          .latency_ns = 1650,   // measured: half of a 3.3 us flag round trip; an upper bound
+          .issue_ns = 50,      // assumed: a store instruction and its share of address work
+          .latency_ns = 1650,  // measured: half of a 3.3 us flag round trip; an upper bound
           .channel_bytes_per_s = 369e9,  // measured: store bandwidth to the peer
       }};
 };
@@ -34,9 +34,9 @@ struct ib_gpu {
   static constexpr int ranks_per_node = 8;
   static constexpr capabilities caps{
       .peer_reach = reach::never,
-      .put_order = ordering::per_channel,  // one RC queue pair per channel and peer, no adaptive
-                                           // routing of writes
-      .add = signal_add::any,              // fetch-and-add behind a write
+      .put_order = ordering::per_channel,     // one RC queue pair per channel and peer, no adaptive
+                                              // routing of writes
+      .add = signal_add::any,                 // fetch-and-add behind a write
       .max_message = std::uint64_t{1} << 31,  // InfiniBand specification: message size
       .needs_registered_source = true,
       .charge = {
@@ -59,8 +59,8 @@ struct efa_gpu {
       .max_message = std::uint64_t{1} << 30,  // published: max_rdma_size, rdma-core efadv
       .needs_registered_source = true,
       .charge = {
-          .issue_ns = 350,      // assumed: 0.2 to 0.5 us for entry, counter and doorbell
-          .latency_ns = 18650,  // derived: a cross-node barrier of 19 us, less one issue
+          .issue_ns = 350,              // assumed: 0.2 to 0.5 us for entry, counter and doorbell
+          .latency_ns = 18650,          // derived: a cross-node barrier of 19 us, less one issue
           .channel_bytes_per_s = 25e9,  // measured on p5en: effective rate of one NIC
           .node_bytes_per_s = 400e9,    // measured on p5en: sixteen NICs
       }};

@@ -74,8 +74,11 @@ void puts_are_counted(const world_request& request, report& out) {
     const auto me = static_cast<std::uint64_t>(p.rank());
     p.fill(source_zone, slot, me, 5);
     for (std::uint64_t i = 0; i < puts; ++i) {
-      p.put({.peer = 0, .dst_offset = (me * puts + i) * slot, .src = p.at(source_zone),
-             .bytes = slot, .signal = 2});
+      p.put({.peer = 0,
+             .dst_offset = (me * puts + i) * slot,
+             .src = p.at(source_zone),
+             .bytes = slot,
+             .signal = 2});
     }
     if (p.rank() == 0) {
       const auto all = puts * static_cast<std::uint64_t>(p.size());
@@ -116,7 +119,10 @@ void sources_are_free_after_flush(const world_request& request, report& out) {
     const int peer = (p.rank() + 1) % p.size();
     for (std::uint64_t i = 0; i < puts; ++i) {
       p.fill(source_zone, slot, me, i);
-      p.put({.peer = peer, .dst_offset = i * slot, .src = p.at(source_zone), .bytes = slot,
+      p.put({.peer = peer,
+             .dst_offset = i * slot,
+             .src = p.at(source_zone),
+             .bytes = slot,
              .signal = 0});
       p.flush();
       std::fill_n(p.at(source_zone), slot, std::byte{0});
@@ -131,8 +137,8 @@ void sources_are_free_after_flush(const world_request& request, report& out) {
 /// Counters that start just below a wrap, at 64 and at 32 bits.
 template <Backend B>
 void counts_survive_the_wrap(world_request request, report& out) {
-  for (const std::uint64_t start : {std::numeric_limits<std::uint64_t>::max() - 2,
-                                    (std::uint64_t{1} << 32) - 3}) {
+  for (const std::uint64_t start :
+       {std::numeric_limits<std::uint64_t>::max() - 2, (std::uint64_t{1} << 32) - 3}) {
     request.counter_start = start;
     in_world<B>(request, out, [&](const probe<B>& p, auto&) {
       p.check(p.base(0) == start, "the counter does not start where it was asked to");
@@ -174,8 +180,11 @@ void only_counts_tell_arrival(world_request request, report& out) {
       }
       if (source != p.rank()) continue;
       p.fill(free_source, bytes, static_cast<std::uint64_t>(source), id);
-      p.put({.peer = static_cast<int>(peer), .dst_offset = offset, .src = p.at(free_source),
-             .bytes = bytes, .signal = 3},
+      p.put({.peer = static_cast<int>(peer),
+             .dst_offset = offset,
+             .src = p.at(free_source),
+             .bytes = bytes,
+             .signal = 3},
             channel);
       free_source += bytes;
     }
@@ -223,15 +232,18 @@ void peer_pointers_match_the_trait(const world_request& request, report& out) {
         p.signal(peer, static_cast<std::uint32_t>(p.rank()));
       } else {
         p.fill(source_zone, 64, me, 9);
-        p.put({.peer = peer, .dst_offset = me * 64, .src = p.at(source_zone), .bytes = 64,
+        p.put({.peer = peer,
+               .dst_offset = me * 64,
+               .src = p.at(source_zone),
+               .bytes = 64,
                .signal = static_cast<std::uint32_t>(p.rank())});
       }
     }
     for (int source = 0; source < p.size(); ++source) {
       if (source == p.rank()) continue;
       p.wait(static_cast<std::uint32_t>(source), 1);
-      p.check_bytes(static_cast<std::uint64_t>(source) * 64, 64,
-                    static_cast<std::uint64_t>(source), 9);
+      p.check_bytes(static_cast<std::uint64_t>(source) * 64, 64, static_cast<std::uint64_t>(source),
+                    9);
     }
     p.flush();
     p.meet();

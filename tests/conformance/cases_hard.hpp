@@ -44,24 +44,27 @@ void a_failure_ends_every_wait(world_request request, report& out) {
   in_world<B>(request, out, [](const probe<B>& p, auto& t) {
     if (p.rank() != 0) {
       const std::uint64_t deadline = p.view().now_ns() + 1'000'000;
-      p.check(p.view().wait_signal(host_thread(), 0, p.base(0) + 1, deadline) ==
-                  op_status::expired,
+      p.check(p.view().wait_signal(host_thread(), 0, p.base(0) + 1, deadline) == op_status::expired,
               "something came from a broken rank");
       p.check(t.fault().has_value(), "another rank's failure became ours");
       return;
     }
     const std::uint64_t deadline = p.soon();
-    p.check(launch(t, [&](const auto& worker) {
-      if (worker.worker() == 0) {
-        p.check(p.view().signal(worker, 0, 1, 0, deadline) == op_status::failed,
-                "the broken put did not fail");
-      } else {
-        p.check(p.view().wait_signal(worker, 0, p.base(0) + 1, deadline) == op_status::failed,
-                "a waiting worker was not told");
-      }
-      p.check(worker.barrier(p.view(), deadline), "the workers did not meet after the failure");
-      (void)worker.last_to_leave();
-    }), "the launch failed");
+    p.check(launch(t,
+                   [&](const auto& worker) {
+                     if (worker.worker() == 0) {
+                       p.check(p.view().signal(worker, 0, 1, 0, deadline) == op_status::failed,
+                               "the broken put did not fail");
+                     } else {
+                       p.check(p.view().wait_signal(worker, 0, p.base(0) + 1, deadline) ==
+                                   op_status::failed,
+                               "a waiting worker was not told");
+                     }
+                     p.check(worker.barrier(p.view(), deadline),
+                             "the workers did not meet after the failure");
+                     (void)worker.last_to_leave();
+                   }),
+            "the launch failed");
     p.check(p.view().wait_signal(host_thread(), 0, p.base(0) + 1, deadline) == op_status::failed,
             "a later wait did not fail at once");
     p.check(p.view().put(host_thread(), 0, {.peer = 1}, deadline) == op_status::failed,
@@ -84,8 +87,11 @@ void full_queues_lose_nothing(world_request request, report& out) {
       for (std::uint64_t i = 0; i < puts; ++i) {
         p.fill(source_zone + i * slot, slot, me, i);
         for (int peer = 0; peer < p.size(); ++peer) {
-          p.put({.peer = peer, .dst_offset = (me * puts + i) * slot,
-                 .src = p.at(source_zone + i * slot), .bytes = slot, .signal = 0});
+          p.put({.peer = peer,
+                 .dst_offset = (me * puts + i) * slot,
+                 .src = p.at(source_zone + i * slot),
+                 .bytes = slot,
+                 .signal = 0});
         }
       }
       const auto ranks = static_cast<std::uint64_t>(p.size());
@@ -133,8 +139,11 @@ void channels_share_the_words(world_request request, report& out) {
     for (std::uint32_t c = 0; c < channels; ++c) {
       p.fill(source_zone + c * slot, slot, me, c);
       for (int peer = 0; peer < p.size(); ++peer) {
-        p.put({.peer = peer, .dst_offset = (me * channels + c) * slot,
-               .src = p.at(source_zone + c * slot), .bytes = slot, .signal = 1},
+        p.put({.peer = peer,
+               .dst_offset = (me * channels + c) * slot,
+               .src = p.at(source_zone + c * slot),
+               .bytes = slot,
+               .signal = 1},
               c);
       }
     }
@@ -159,27 +168,41 @@ void workers_share_a_rank(world_request request, report& out) {
     const int peer = (p.rank() + 1) % p.size();
     const auto before = static_cast<std::uint64_t>((p.rank() + p.size() - 1) % p.size());
     const std::uint64_t deadline = p.soon();
-    p.check(launch(t, [&](const auto& worker) {
-      const std::uint64_t w = worker.worker();
-      const std::uint64_t n = worker.workers();
-      p.fill(source_zone + w * slot, slot, me, w);
-      p.check_ok(p.view().put(worker, 0, {.peer = peer, .dst_offset = w * slot,
-                                          .src = p.at(source_zone + w * slot), .bytes = slot,
-                                          .signal = 0}, deadline), "put of a worker");
-      p.check(worker.barrier(p.view(), deadline), "the workers did not meet");
-      if (w == 0) {
-        p.check_ok(p.view().put(worker, 0, {.peer = peer, .dst_offset = n * slot,
-                                            .src = p.at(source_zone), .bytes = n * slot,
-                                            .signal = 1}, deadline), "put for all workers");
-      }
-      p.check_ok(p.view().wait_signal(worker, 0, p.base(0) + n, deadline), "wait of a worker");
-      p.check_bytes(w * slot, slot, before, w);
-      p.check_ok(p.view().wait_signal(worker, 1, p.base(1) + 1, deadline), "wait of a worker");
-      p.check_bytes((n + w) * slot, slot, before, w);
-      p.check_ok(p.view().flush(worker, 0, deadline), "flush of a worker");
-      p.check(worker.barrier(p.view(), deadline), "the workers did not meet again");
-      (void)worker.last_to_leave();
-    }), "the launch failed");
+    p.check(launch(t,
+                   [&](const auto& worker) {
+                     const std::uint64_t w = worker.worker();
+                     const std::uint64_t n = worker.workers();
+                     p.fill(source_zone + w * slot, slot, me, w);
+                     p.check_ok(p.view().put(worker, 0,
+                                             {.peer = peer,
+                                              .dst_offset = w * slot,
+                                              .src = p.at(source_zone + w * slot),
+                                              .bytes = slot,
+                                              .signal = 0},
+                                             deadline),
+                                "put of a worker");
+                     p.check(worker.barrier(p.view(), deadline), "the workers did not meet");
+                     if (w == 0) {
+                       p.check_ok(p.view().put(worker, 0,
+                                               {.peer = peer,
+                                                .dst_offset = n * slot,
+                                                .src = p.at(source_zone),
+                                                .bytes = n * slot,
+                                                .signal = 1},
+                                               deadline),
+                                  "put for all workers");
+                     }
+                     p.check_ok(p.view().wait_signal(worker, 0, p.base(0) + n, deadline),
+                                "wait of a worker");
+                     p.check_bytes(w * slot, slot, before, w);
+                     p.check_ok(p.view().wait_signal(worker, 1, p.base(1) + 1, deadline),
+                                "wait of a worker");
+                     p.check_bytes((n + w) * slot, slot, before, w);
+                     p.check_ok(p.view().flush(worker, 0, deadline), "flush of a worker");
+                     p.check(worker.barrier(p.view(), deadline), "the workers did not meet again");
+                     (void)worker.last_to_leave();
+                   }),
+            "the launch failed");
     p.meet();
   });
 }
@@ -195,7 +218,9 @@ void a_flag_covers_earlier_puts(world_request request, report& out) {
     if (p.rank() == 0) {
       for (std::uint64_t i = 0; i < puts; ++i) {
         p.fill(source_zone + i * slot, slot, 0, i);
-        p.put({.peer = 1, .dst_offset = i * slot, .src = p.at(source_zone + i * slot),
+        p.put({.peer = 1,
+               .dst_offset = i * slot,
+               .src = p.at(source_zone + i * slot),
                .bytes = slot});
       }
       p.signal(1, 0);

@@ -28,8 +28,8 @@ class Conformance : public ::testing::Test {
 
 TYPED_TEST_SUITE_P(Conformance);
 
-#define EPT_CONFORMANCE_CASE(name, function)                                             \
-  TYPED_TEST_P(Conformance, name) {                                                      \
+#define EPT_CONFORMANCE_CASE(name, function)                                                    \
+  TYPED_TEST_P(Conformance, name) {                                                             \
     this->must_pass([](const auto& request, auto& out) { function<TypeParam>(request, out); }); \
   }
 

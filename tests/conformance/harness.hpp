@@ -75,19 +75,18 @@ class report {
 };
 
 template <class B>
-concept Backend =
-    eptransport::Transport<typename B::transport> &&
-    eptransport::TransportView<typename B::transport::view_type, host_thread> &&
-    requires(const world_request& request, report& out,
-             const std::function<void(typename B::transport&)>& per_rank) {
-      { B::seeds } -> std::convertible_to<std::uint64_t>;
-      { B::patience_ns } -> std::convertible_to<std::uint64_t>;
-      { B::one_process } -> std::convertible_to<bool>;
-      { B::can_start_counters } -> std::convertible_to<bool>;
-      { B::can_limit_queues } -> std::convertible_to<bool>;
-      { B::can_break } -> std::convertible_to<bool>;
-      B::run(request, per_rank, out);
-    };
+concept Backend = eptransport::Transport<typename B::transport> &&
+                  eptransport::TransportView<typename B::transport::view_type, host_thread> &&
+                  requires(const world_request& request, report& out,
+                           const std::function<void(typename B::transport&)>& per_rank) {
+                    { B::seeds } -> std::convertible_to<std::uint64_t>;
+                    { B::patience_ns } -> std::convertible_to<std::uint64_t>;
+                    { B::one_process } -> std::convertible_to<bool>;
+                    { B::can_start_counters } -> std::convertible_to<bool>;
+                    { B::can_limit_queues } -> std::convertible_to<bool>;
+                    { B::can_break } -> std::convertible_to<bool>;
+                    B::run(request, per_rank, out);
+                  };
 
 /// A byte that depends on all its arguments, never zero.
 [[nodiscard]] constexpr std::byte pattern(std::uint64_t a, std::uint64_t b,

@@ -22,10 +22,9 @@ struct profile_names {
   }
 };
 
-using in_baton_mode =
-    ::testing::Types<loopback_baton<p::nvlink>, loopback_baton<p::ib_gpu>,
-                     loopback_baton<p::efa_gpu>, loopback_baton<p::efa_proxy>,
-                     loopback_baton<narrow>>;
+using in_baton_mode = ::testing::Types<loopback_baton<p::nvlink>, loopback_baton<p::ib_gpu>,
+                                       loopback_baton<p::efa_gpu>, loopback_baton<p::efa_proxy>,
+                                       loopback_baton<narrow>>;
 using in_free_mode =
     ::testing::Types<loopback_free<p::nvlink>, loopback_free<p::ib_gpu>, loopback_free<p::efa_gpu>,
                      loopback_free<p::efa_proxy>, loopback_free<narrow>>;

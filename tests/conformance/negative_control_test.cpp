@@ -21,10 +21,10 @@ using eptransport::profiles::efa_proxy;
 using eptransport::profiles::ib_gpu;
 using eptransport::profiles::nvlink;
 
-#define EPT_FIRST_FAILING_SEED(backend, function)                                       \
-  [] {                                                                                  \
-    report out;                                                                         \
-    return first_failing_seed<backend>(                                                 \
+#define EPT_FIRST_FAILING_SEED(backend, function)                                                \
+  [] {                                                                                           \
+    report out;                                                                                  \
+    return first_failing_seed<backend>(                                                          \
         [](const auto& request, auto& findings) { function<backend>(request, findings); }, out); \
   }()
 

@@ -226,13 +226,13 @@ class random_system {
     for (int i = 0; i < 12; ++i) step();
     for (const auto& [process, location] : readers_) close(process, location);
   }
-  const program_set& programs() const { return made_; }
+  [[nodiscard]] const program_set& programs() const { return made_; }
 
  private:
   int below(int bound) { return static_cast<int>(generator_() % static_cast<unsigned>(bound)); }
   static std::string zone(int location) { return "zone" + std::to_string(location); }
   static std::string signal(int process) { return "to " + std::to_string(process); }
-  bool is_read(int location) const {
+  [[nodiscard]] bool is_read(int location) const {
     return std::any_of(readers_.begin(), readers_.end(),
                        [&](const auto& one) { return one.second == location; });
   }
@@ -288,14 +288,14 @@ class random_system {
 
 TEST(Reduction, AgreesWithBruteForceOnRandomSystems) {
   tally sum;
-  constexpr unsigned kFirstSeed = 1;
-  constexpr unsigned kSystems = 1000;
-  for (unsigned seed = kFirstSeed; seed < kFirstSeed + kSystems; ++seed) {
+  constexpr unsigned first_seed = 1;
+  constexpr unsigned systems = 1000;
+  for (unsigned seed = first_seed; seed < first_seed + systems; ++seed) {
     const random_system one(seed);
     ASSERT_EQ(one.programs().defect(), "") << "seed " << seed;
     expect_agreement(one.programs(), "seed " + std::to_string(seed), sum);
   }
-  std::printf("seeds from %u, agreed: %zu safe, %zu broken, %zu plain states\n", kFirstSeed,
+  std::printf("seeds from %u, agreed: %zu safe, %zu broken, %zu plain states\n", first_seed,
               sum.safe, sum.broken, sum.states);
   EXPECT_GE(sum.safe, 20U);
   EXPECT_GE(sum.broken, 20U);

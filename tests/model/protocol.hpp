@@ -270,7 +270,7 @@ class lane {
   std::string stage(int rank, const std::string& what, int number) {
     if (rules_.staging == source_staging::unlimited) return {};
     const bool doubled = rules_.staging == source_staging::by_parity;
-    const std::string name = what + parity(number, doubled) + "." + std::to_string(rank);
+    std::string name = what + parity(number, doubled) + "." + std::to_string(rank);
     programs_.write(rank, name, number);
     return name;
   }

@@ -118,13 +118,21 @@ TEST(BrokenRule, ASingleLandingZoneIsOverwritten) {
 }
 
 TEST(BrokenRule, DSignalsWithoutParityCountTheNextEpoch) {
-  expect_broken(2, d_signals_without_parity(), "DDD", violation::early_read);
-  expect_broken(3, d_signals_without_parity(), "DCDCDC", violation::early_read);
+  for (const bool summed : {false, true}) {
+    lane_rules rules = d_signals_without_parity();
+    rules.summed_signals = summed;
+    expect_broken(2, rules, "DDD", violation::early_read);
+    expect_broken(3, rules, "DCDCDC", violation::early_read);
+  }
 }
 
 TEST(BrokenRule, RowSignalsWithoutParityCountTheNextEpochWhenDispatchesFollowEachOther) {
-  expect_broken(2, row_signals_without_parity(), "DDD", violation::early_read);
-  expect_broken(3, row_signals_without_parity(), "DDD", violation::early_read);
+  for (const bool summed : {false, true}) {
+    lane_rules rules = row_signals_without_parity();
+    rules.summed_signals = summed;
+    expect_broken(2, rules, "DDD", violation::early_read);
+    expect_broken(3, rules, "DDD", violation::early_read);
+  }
 }
 
 TEST(BrokenRule, APeerThatGetsNoDMessageRunsAhead) {

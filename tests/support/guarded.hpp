@@ -13,8 +13,8 @@
 
 namespace eptransport::support {
 
-/// Patterns that no correct result consists of: stale bytes, a NaN in every float format, zeros'
-/// complement, and a pattern that differs from row to row of any length.
+/// Patterns that no correct result consists of: stale-looking bytes, and NaN in bf16, fp32 and fp8;
+/// callers change the kind from call to call.
 inline void poison(std::span<std::byte> bytes, std::uint64_t kind) noexcept {
   constexpr std::uint8_t patterns[] = {0xA5, 0xFF, 0x7F, 0x5A};
   if (!bytes.empty()) std::memset(bytes.data(), patterns[kind % 4], bytes.size());

@@ -164,7 +164,7 @@ class engine final : private world_of_actors, private landing_ground {
                  std::uint64_t deadline_ns, lock_type& lock);
   op_status wait_for_room(int rank, std::uint32_t channel, std::uint64_t deadline_ns,
                           lock_type& lock);
-  void launch(int rank, std::uint32_t channel, const put_request& request, const verdict& what);
+  void send(int rank, std::uint32_t channel, const put_request& request, const verdict& what);
   void count(int rank, int peer, std::uint64_t messages, std::uint64_t bytes);
   void claim(const message& m);
   void fail(int rank, std::error_code code, const char* operation, std::string detail);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief What a view's operations do in the simulated world. Included by engine.hpp.
+/// @brief Messages of the simulated world: from a put to its landing. Included by engine.hpp.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/engine.hpp>
@@ -89,8 +89,7 @@ inline void engine::count(int rank, int peer, std::uint64_t messages, std::uint6
 }
 
 /// @returns what contradicts the contract, or an empty text
-inline std::string engine::wrong_with(int rank, std::uint32_t channel,
-                                      const put_request& request) {
+inline std::string engine::wrong_with(int rank, std::uint32_t channel, const put_request& request) {
   const auto number = [](auto value) { return std::to_string(value); };
   if (!valid_rank(request.peer)) {
     return "peer " + number(request.peer) + " of " + number(options_.ranks) + " ranks";
@@ -134,14 +133,13 @@ inline op_status engine::put(int rank, std::uint32_t channel, const put_request&
   if (what.status != op_status::ok) return what.status;
   const op_status room = wait_for_room(rank, channel, deadline_ns, lock);
   if (room != op_status::ok) return room;
-  launch(rank, channel, request, what);
+  send(rank, channel, request, what);
   scheduling_point(lock);
   return op_status::ok;
 }
 
 /// Free threads, immediate delivery: the caller copies, then releases the signal.
-inline op_status engine::put_directly(int rank, std::uint32_t channel,
-                                      const put_request& request) {
+inline op_status engine::put_directly(int rank, std::uint32_t channel, const put_request& request) {
   if (state(rank).failed) return op_status::failed;
   if (!wrong_with(rank, channel, request).empty()) {
     const lock_type lock(mutex_);
@@ -169,8 +167,8 @@ inline op_status engine::wait_for_room(int rank, std::uint32_t channel, std::uin
 }
 
 /// Charges the message and puts it on the wire, or lands it.
-inline void engine::launch(int rank, std::uint32_t channel, const put_request& request,
-                           const verdict& what) {
+inline void engine::send(int rank, std::uint32_t channel, const put_request& request,
+                         const verdict& what) {
   count(rank, request.peer, 1, request.bytes);
   auto m = std::make_unique<message>();
   m->source = rank;
@@ -181,8 +179,8 @@ inline void engine::launch(int rank, std::uint32_t channel, const put_request& r
   std::uint64_t extra_ns = what.late_ns;
   if (shuffled && options_.max_delay_ns != 0) extra_ns += random_.below(options_.max_delay_ns + 1);
   if (baton()) {
-    m->arrival_ns = timing_.send(rank, channel, request.peer, request.bytes,
-                                 static_cast<double>(extra_ns));
+    m->arrival_ns =
+        timing_.send(rank, channel, request.peer, request.bytes, static_cast<double>(extra_ns));
     if (what.late_ns != 0) m->held_until = static_cast<std::uint64_t>(m->arrival_ns) + 1;
     claim(*m);
   } else if (extra_ns != 0) {
@@ -240,80 +238,6 @@ inline void engine::land_signal(const message& m) {
   scheduler_.room_in_queue(m.source, m.channel);
 }
 
-inline void engine::acquired(int rank, std::uint32_t signal, std::uint64_t value) {
-  state(rank).unread.acquired(signal, value);
-  state(rank).idle_step_ns = 0;
-}
-
-inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64_t at_least,
-                                     std::uint64_t deadline_ns) {
-  rank_state& own = state(rank);
-  if (signal >= own.words.size()) {
-    const lock_type lock(mutex_);
-    (void)admit(rank, 0, {.peer = rank, .signal = signal});
-    return op_status::failed;
-  }
-  const std::uint64_t* word = &own.words[signal];
-  lock_type lock(mutex_, std::defer_lock);
-  if (!direct_) lock.lock();
-  scheduling_point(lock);
-  for (;;) {
-    if (own.failed) return op_status::failed;
-    const std::uint64_t value = host_memory::signal_acquire(word);  // pairs with signal_add
-    if (reached(value, at_least)) {
-      if (!baton()) return op_status::ok;
-      const double when = own.arrived[signal].when(value, at_least);
-      if (when > static_cast<double>(deadline_ns)) {
-        timing_.pass(rank, deadline_ns);
-        return op_status::expired;
-      }
-      timing_.move_to(rank, when);
-      acquired(rank, signal, value);
-      return op_status::ok;
-    }
-    if (now_locked(rank) > deadline_ns) return op_status::expired;
-    sleep(rank,
-          {.why = blocked_on::signal,
-           .deadline_ns = deadline_ns,
-           .word = word,
-           .at_least = at_least},
-          lock);
-  }
-}
-
-inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
-  rank_state& own = state(rank);
-  if (signal >= own.words.size()) {
-    const lock_type lock(mutex_);
-    (void)admit(rank, 0, {.peer = rank, .signal = signal});
-    return 0;
-  }
-  const std::uint64_t* word = &own.words[signal];
-  if (direct_) return host_memory::signal_acquire(word);
-  lock_type lock(mutex_);
-  scheduling_point(lock);
-  if (baton() && host_memory::signal_acquire(word) == own.last_read[signal]) {
-    poll_in_vain(rank, lock);
-  }
-  const std::uint64_t value = host_memory::signal_acquire(word);
-  own.last_read[signal] = value;
-  if (baton()) {
-    timing_.move_to(rank, own.arrived[signal].when(value, value));
-    acquired(rank, signal, value);
-  }
-  return value;
-}
-
-inline op_status engine::flush(int rank, std::uint32_t channel) {
-  if (state(rank).failed) return op_status::failed;
-  if (direct_) return op_status::ok;
-  lock_type lock(mutex_);
-  wire_.flush(rank, channel);
-  if (baton()) timing_.flush(rank, channel);
-  scheduling_point(lock);
-  return op_status::ok;
-}
-
 }  // namespace eptransport::loopback_detail
 
-#include <eptransport/backends/loopback/detail/engine_world.hpp>
+#include <eptransport/backends/loopback/detail/engine_wait.hpp>

@@ -1,75 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Waiting, failing, barriers and threads in the simulated world. Included by engine.hpp.
+/// @brief Faults, barriers, threads and observers of the simulated world. Included by engine.hpp.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/engine.hpp>
 
 namespace eptransport::loopback_detail {
-
-/// Where the seed may land something and let somebody else run.
-inline void engine::scheduling_point(lock_type& lock) {
-  if (options_.order != delivery::shuffled || !lock.owns_lock()) return;
-  if (!baton()) wire_.release_held(now_locked(0));
-  if (random_.chance(eagerness_)) {
-    for (std::uint64_t steps = 1 + random_.below(4); steps != 0 && wire_.step(); --steps) {
-    }
-  }
-  actor* me = self();
-  if (baton() && me != nullptr && random_.chance(preemption_)) scheduler_.yield(*me, lock);
-}
-
-/// Gives way until what is waited for may have happened. Returns early at will.
-inline void engine::sleep(int rank, const wait_for& what, lock_type& lock) {
-  if (!baton()) {
-    if (lock.owns_lock()) {
-      wire_.release_held(now_locked(rank));
-      for (int steps = 0; steps < 4 && wire_.step(); ++steps) {
-      }
-      lock.unlock();
-      host_memory::relax();
-      lock.lock();
-    } else {
-      host_memory::relax();
-    }
-    return;
-  }
-  if (actor* me = self(); me != nullptr) {
-    me->why = what.why;
-    me->word = what.word;
-    me->at_least = what.at_least;
-    me->channel = what.channel;
-    me->deadline_ns = what.deadline_ns;
-    scheduler_.block(*me, lock);
-    return;
-  }
-  // A thread outside `run`: nobody else will act, so only the wire and the clock can.
-  if (wire_.step()) return;
-  const std::uint64_t held = wire_.next_held_ns();
-  if (held != no_deadline && held <= what.deadline_ns) {
-    wire_.release_held(held);
-  } else if (what.deadline_ns == no_deadline) {
-    deadlock();
-  } else {
-    timing_.pass(rank, what.deadline_ns);
-  }
-}
-
-/// `read_signal` saw nothing new. Others run; when nobody can, the poller's clock moves, in steps
-/// that double, past held messages and other actors' deadlines.
-inline void engine::poll_in_vain(int rank, lock_type& lock) {
-  actor* me = self();
-  if (me != nullptr && !scheduler_.nobody_ready()) {
-    scheduler_.yield(*me, lock);
-    return;
-  }
-  if (wire_.step()) return;
-  double& step = state(rank).idle_step_ns;
-  step = step > 0 ? step * 2 : 100;
-  timing_.advance(rank, step);
-  wire_.release_held(timing_.now_ns(rank));
-  if (me != nullptr) scheduler_.expire_before(timing_.now_ns(rank));
-}
 
 /// Applies the fault plan to the next operation of the rank.
 inline engine::verdict engine::strike(int rank, std::uint32_t channel, const put_request& request,
@@ -154,8 +90,8 @@ inline result<void> engine::barrier(int rank, std::uint64_t timeout_ns) {
   const rank_state& own = state(rank);
   if (own.failed) return own.why;
   const std::uint64_t start = now_locked(rank);
-  const std::uint64_t deadline = timeout_ns > no_deadline - start ? no_deadline
-                                                                  : start + timeout_ns;
+  const std::uint64_t deadline =
+      timeout_ns > no_deadline - start ? no_deadline : start + timeout_ns;
   const std::uint64_t generation = barrier_generation_;
   at_barrier_[static_cast<std::size_t>(rank)] = true;
   if (missing_at_barrier().empty()) {
@@ -205,6 +141,7 @@ inline void engine::spawn(int rank, std::uint32_t helpers) {
 inline void engine::enter(int rank, std::uint32_t worker) {
   lock_type lock(mutex_);
   actor* me = scheduler_.worker(rank, worker);
+  if (me == nullptr) return;
   calling_thread() = {this, me};
   scheduler_.attach(*me, lock);
 }
@@ -212,6 +149,7 @@ inline void engine::enter(int rank, std::uint32_t worker) {
 inline void engine::leave() {
   const lock_type lock(mutex_);
   actor* me = self();
+  if (me == nullptr) return;
   calling_thread() = {};
   scheduler_.leave(*me);
 }

@@ -72,8 +72,8 @@ class timing {
   /// The clock reads more than `deadline_ns` afterwards, whatever its size.
   void pass(int rank, std::uint64_t deadline_ns) noexcept {
     rank_clock& c = at(clocks_, rank);
-    c.at_least = std::max(c.at_least, deadline_ns == ~std::uint64_t{0} ? deadline_ns
-                                                                       : deadline_ns + 1);
+    c.at_least =
+        std::max(c.at_least, deadline_ns == ~std::uint64_t{0} ? deadline_ns : deadline_ns + 1);
     c.ns = std::max(c.ns, static_cast<double>(c.at_least));
   }
 
@@ -203,7 +203,7 @@ class arrivals {
     const auto need = static_cast<std::int64_t>(at_least - lived);
     if (need <= 0 || later_.empty()) return 0;
     const auto nth = later_.begin() + std::min<std::ptrdiff_t>(
-        need - 1, static_cast<std::ptrdiff_t>(later_.size()) - 1);
+                                          need - 1, static_cast<std::ptrdiff_t>(later_.size()) - 1);
     std::nth_element(later_.begin(), nth, later_.end());
     return *nth;
   }

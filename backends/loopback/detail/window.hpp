@@ -119,7 +119,7 @@ class unread_bytes {
     std::uint64_t serial = 0;
   };
 
-  std::map<std::uint64_t, range> claims_;      ///< by first byte; disjoint
+  std::map<std::uint64_t, range> claims_;     ///< by first byte; disjoint
   std::vector<std::deque<landing>> waiting_;  ///< [word], in counting order
 };
 

@@ -30,12 +30,12 @@ struct message {
   int source = 0;
   std::uint32_t channel = 0;
   put_request request;
-  std::uint64_t serial = 0;       ///< issue order in the world
-  double arrival_ns = 0;          ///< modelled
-  std::uint64_t held_until = 0;   ///< lands no earlier than this time; 0 = at any moment
-  std::size_t index = 0;          ///< its place among those that can land
-  std::vector<piece> pieces;      ///< still to land
-  std::vector<std::byte> copy;    ///< of the source, once the caller may reuse it
+  std::uint64_t serial = 0;      ///< issue order in the world
+  double arrival_ns = 0;         ///< modelled
+  std::uint64_t held_until = 0;  ///< lands no earlier than this time; 0 = at any moment
+  std::size_t index = 0;         ///< its place among those that can land
+  std::vector<piece> pieces;     ///< still to land
+  std::vector<std::byte> copy;   ///< of the source, once the caller may reuse it
 
   [[nodiscard]] const std::byte* bytes() const noexcept {
     return copy.empty() ? request.src : copy.data();

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Where the virtual ranks of one GPU meet, so that all their kernels run in one grid.
+///
+/// Kernels of different ranks wait for each other, so they must be resident together. Each rank has
+/// a host thread; `launch` is a rendezvous: the last thread to come starts one cooperative grid in
+/// which every rank has the same number of blocks. A rank that does not come within the patience is
+/// left out, as a process would be that never makes the call: its blocks leave at once, and the
+/// others find out at their deadline.
+///
+///     grid    | rank 0: b blocks | rank 1: b blocks | ..       block i works for rank i / b
+///     table   | present [R] | call [R] |  one ring slot in pinned memory, its copy on the device
+#pragma once
+
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/result.hpp>
+#include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/cuda_device.cuh>
+#include <eptransport/kernels/cuda_worker.cuh>
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace eptransport {
+namespace loopback_detail {
+
+/// Bytes before the calls of a table: one flag per rank.
+[[nodiscard]] EPT_HOST_DEVICE constexpr std::uint64_t table_calls(std::uint32_t ranks) noexcept {
+  return (std::uint64_t{ranks} + 15) / 16 * 16;
+}
+
+/// All ranks' grids in one. The call is copied to shared memory: every field of it is read often.
+template <class Call>
+EPT_KERNEL __launch_bounds__(detail::max_block_threads) void run_calls(const std::byte* table,
+                                                                       std::uint32_t ranks) {
+  static_assert(std::is_trivially_copyable_v<Call> && sizeof(Call) % 4 == 0);
+  __shared__ alignas(16) std::uint32_t words[sizeof(Call) / 4];
+  const std::uint32_t blocks = gridDim.x / ranks;
+  const std::uint32_t rank = blockIdx.x / blocks;
+  if (table[rank] == std::byte{0}) return;
+  const auto* call = reinterpret_cast<const std::uint32_t*>(table + table_calls(ranks) +
+                                                            rank * sizeof(Call));
+  for (std::uint32_t i = threadIdx.x; i < sizeof(Call) / 4; i += blockDim.x) words[i] = call[i];
+  __syncthreads();
+  const Call& mine = *reinterpret_cast<const Call*>(words);
+  mine(cuda_warp(blockIdx.x % blocks, blocks, mine.words()));
+}
+
+template <class Call>
+inline const detail::kernel_entry run_calls_entry{reinterpret_cast<const void*>(&run_calls<Call>)};
+
+}  // namespace loopback_detail
+
+/// The meeting point of a world's ranks.
+///
+/// @par Threads  One host thread per rank.
+class cuda_gathering {
+ public:
+  /// What one rank brings to a launch.
+  struct offer {
+    const void* kernel = nullptr;
+    const void* call = nullptr;
+    std::size_t bytes = 0;
+    std::uint32_t max_sms = 0;
+    cudaStream_t stream = nullptr;
+  };
+
+  /// @param patience  how long the first to come waits for the last
+  cuda_gathering(const detail::cuda_device& device, std::int32_t ranks, std::uint32_t blocks,
+                 std::uint32_t warps, std::chrono::nanoseconds patience)
+      : device_(device),
+        ranks_(static_cast<std::uint32_t>(ranks)),
+        blocks_(blocks),
+        warps_(warps),
+        patience_(patience),
+        offers_(ranks_),
+        outcomes_(ranks_) {}
+  cuda_gathering(const cuda_gathering&) = delete;
+  cuda_gathering& operator=(const cuda_gathering&) = delete;
+  ~cuda_gathering() {
+    const detail::device_scope scope(device_.device());
+    for (slot& one : ring_) {
+      if (one.done != nullptr) (void)cudaEventDestroy(one.done);
+    }
+  }
+
+  /// Blocks of each rank under the limit; 0 = the default.
+  [[nodiscard]] std::uint32_t blocks(std::uint32_t max_sms) const noexcept {
+    return max_sms == 0 || max_sms > blocks_ ? blocks_ : max_sms;
+  }
+  [[nodiscard]] std::uint32_t warps() const noexcept { return warps_; }
+
+  /// Waits for the other ranks' offers of the same call and starts the grid. All ranks get the
+  /// outcome. The stream is that of the lowest rank that came, the SM limit the smallest.
+  [[nodiscard]] result<void> launch(std::int32_t rank, const offer& mine) {
+    std::unique_lock lock(mutex_);
+    offers_[static_cast<std::size_t>(rank)] = mine;
+    const std::uint64_t round = round_;
+    const auto over = [&] { return round_ != round; };
+    const bool all = ++arrived_ == ranks_;
+    if (all || (!met_.wait_for(lock, patience_, over))) start();
+    return outcomes_[static_cast<std::size_t>(rank)];
+  }
+
+  /// All ranks meet, or `timed_out` names one that is missing.
+  [[nodiscard]] result<void> barrier(std::int32_t rank, std::uint64_t timeout_ns) {
+    std::unique_lock lock(mutex_);
+    if (at_barrier_.empty()) at_barrier_.assign(ranks_, false);
+    at_barrier_[static_cast<std::size_t>(rank)] = true;
+    const std::uint64_t round = barriers_;
+    const auto missing = std::find(at_barrier_.begin(), at_barrier_.end(), false);
+    if (missing == at_barrier_.end()) {
+      ++barriers_;
+      at_barrier_.clear();
+      passed_.notify_all();
+      return {};
+    }
+    const auto limit = std::chrono::nanoseconds(std::min<std::uint64_t>(timeout_ns, longest));
+    if (passed_.wait_for(lock, limit, [&] { return barriers_ != round; })) return {};
+    at_barrier_[static_cast<std::size_t>(rank)] = false;
+    const auto late = std::find(at_barrier_.begin(), at_barrier_.end(), false);
+    return failure{errc::timed_out, "cuda_loopback::barrier",
+                   "rank " + std::to_string(late - at_barrier_.begin()) + " did not come"};
+  }
+
+ private:
+  /// One table: filled on the host, copied, read by one grid, free again when that has ended.
+  struct slot {
+    detail::cuda_memory host;
+    detail::cuda_memory device;
+    std::uint64_t bytes = 0;
+    cudaEvent_t done = nullptr;
+  };
+
+  static constexpr std::size_t ring_slots = 8;
+  static constexpr std::uint64_t longest = 1'000'000'000'000'000;  // 11 days: no overflow
+
+  /// Starts what has been offered, tells everybody, opens the next round. Holds the mutex.
+  void start() {
+    const result<void> outcome = launch_offers();
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+      if (offers_[rank].kernel != nullptr) outcomes_[rank] = outcome;
+      offers_[rank] = {};
+    }
+    arrived_ = 0;
+    ++round_;
+    met_.notify_all();
+  }
+
+  [[nodiscard]] result<void> launch_offers() {
+    const detail::device_scope scope(device_.device());
+    const offer* first = nullptr;
+    std::uint32_t each = blocks_;
+    for (const offer& one : offers_) {
+      if (one.kernel == nullptr) continue;
+      if (first == nullptr) first = &one;
+      each = std::min(each, blocks(one.max_sms));
+      if (one.kernel != first->kernel) {
+        return failure{errc::misuse, "cuda_gathering::launch",
+                       "rank " + std::to_string(&one - offers_.data()) +
+                           " makes another call than rank " +
+                           std::to_string(first - offers_.data())};
+      }
+    }
+    const std::uint64_t calls = loopback_detail::table_calls(ranks_);
+    const std::uint64_t bytes = calls + ranks_ * std::uint64_t{first->bytes};
+    slot& table = ring_[next_++ % ring_slots];
+    if (auto ready = prepare(table, bytes); !ready) return ready;
+    std::memset(table.host.get(), 0, calls);
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+      if (offers_[rank].kernel == nullptr) continue;
+      table.host.get()[rank] = std::byte{1};
+      std::memcpy(table.host.get() + calls + rank * first->bytes, offers_[rank].call, first->bytes);
+    }
+    return start_grid(table, bytes, *first, each);
+  }
+
+  [[nodiscard]] result<void> start_grid(slot& table, std::uint64_t bytes, const offer& how,
+                                        std::uint32_t each) {
+    auto done = cuda_result(cudaMemcpyAsync(table.device.get(), table.host.get(), bytes,
+                                            cudaMemcpyHostToDevice, how.stream),
+                            "cudaMemcpyAsync");
+    if (!done) return done;
+    const std::byte* calls = table.device.get();
+    void* arguments[] = {&calls, &ranks_};
+    done = device_.launch(how.kernel, ranks_ * each, warps_, arguments, how.stream);
+    const auto marked = cuda_result(cudaEventRecord(table.done, how.stream), "cudaEventRecord");
+    return done ? marked : done;
+  }
+
+  /// Makes the slot free and large enough.
+  [[nodiscard]] result<void> prepare(slot& table, std::uint64_t bytes) {
+    if (table.done == nullptr) {
+      auto made = cuda_result(cudaEventCreateWithFlags(&table.done, cudaEventDisableTiming),
+                              "cudaEventCreate");
+      if (!made) return made;
+    }
+    auto free = cuda_result(cudaEventSynchronize(table.done), "cudaEventSynchronize");
+    if (!free || table.bytes >= bytes) return free;
+    void* memory = nullptr;
+    auto host = cuda_result(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    if (!host) return host;
+    table.host.reset(static_cast<std::byte*>(memory));
+    auto device = cuda_result(cudaMalloc(&memory, bytes), "cudaMalloc");
+    if (!device) return device;
+    table.device.reset(static_cast<std::byte*>(memory));
+    table.bytes = bytes;
+    return {};
+  }
+
+  const detail::cuda_device& device_;
+  std::uint32_t ranks_;
+  std::uint32_t blocks_;
+  std::uint32_t warps_;
+  std::chrono::nanoseconds patience_;
+
+  std::mutex mutex_;
+  std::condition_variable met_;
+  std::condition_variable passed_;
+  std::vector<offer> offers_;
+  std::vector<result<void>> outcomes_;
+  std::uint32_t arrived_ = 0;
+  std::uint64_t round_ = 0;
+  std::vector<bool> at_barrier_;
+  std::uint64_t barriers_ = 0;
+  slot ring_[ring_slots];
+  std::uint64_t next_ = 0;
+};
+
+/// Models `Executor` for one virtual rank.
+///
+/// @par Threads  The rank's own host thread. `launch` waits for the other ranks' threads.
+class cuda_virtual_executor {
+ public:
+  using stream_type = cudaStream_t;
+  using worker_type = cuda_warp;
+  static constexpr bool synchronous = false;
+
+  cuda_virtual_executor(detail::cuda_device&& device, cuda_gathering& gathering, std::int32_t rank)
+      : device_(std::move(device)), gathering_(&gathering), rank_(rank) {}
+
+  [[nodiscard]] std::uint32_t workers(std::uint32_t max_sms) const noexcept {
+    return gathering_->blocks(max_sms) * gathering_->warps();
+  }
+  [[nodiscard]] result<std::byte*> allocate(std::uint64_t bytes) { return device_.allocate(bytes); }
+  [[nodiscard]] result<std::byte*> allocate_shared(std::uint64_t bytes) {
+    return device_.allocate_shared(bytes);
+  }
+  void release(std::byte* memory) noexcept { device_.release(memory); }
+  [[nodiscard]] result<void> write(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
+    return device_.copy(dst, src, bytes);
+  }
+  [[nodiscard]] result<void> read(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
+    return device_.copy(dst, src, bytes);
+  }
+  /// Waits for the whole device, the other ranks' work included; no rendezvous.
+  [[nodiscard]] result<void> synchronize() { return device_.synchronize(); }
+
+  template <class Call>
+  [[nodiscard]] result<void> launch(const Call& call, std::uint32_t max_sms, cudaStream_t stream) {
+    return gathering_->launch(rank_, {.kernel = loopback_detail::run_calls_entry<Call>.kernel(),
+                                      .call = &call,
+                                      .bytes = sizeof(Call),
+                                      .max_sms = max_sms,
+                                      .stream = stream});
+  }
+
+ private:
+  detail::cuda_device device_;
+  cuda_gathering* gathering_;
+  std::int32_t rank_;
+};
+
+static_assert(Executor<cuda_virtual_executor>);
+
+}  // namespace eptransport

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief A thread of the simulated world, as its scheduler sees it.
+#pragma once
+
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/transport.hpp>
+
+#include <condition_variable>
+#include <cstdint>
+
+namespace eptransport::loopback_detail {
+
+/// What an actor waits for.
+enum class blocked_on : std::uint8_t {
+  nothing,
+  signal,   ///< `*word` of its rank, written by deliveries
+  room,     ///< a message of its rank and channel leaves the queue
+  barrier,  ///< all ranks
+  word,     ///< `*word` of its rank, written by its sibling workers
+  helpers,  ///< the end of the helper threads that it started
+};
+
+struct actor {
+  enum class state_type : std::uint8_t { ready, running, blocked, gone };
+
+  int rank = 0;
+  std::uint32_t worker = 0;
+  state_type state = state_type::ready;
+  blocked_on why = blocked_on::nothing;
+  const std::uint64_t* word = nullptr;
+  std::uint64_t at_least = 0;
+  std::uint32_t channel = 0;
+  std::uint64_t deadline_ns = no_deadline;
+  bool expired = false;          ///< how the last `block` ended
+  std::uint32_t helpers = 0;     ///< of worker 0: helper threads that have not left
+  std::condition_variable turn;  ///< its thread sleeps here
+};
+
+/// True when a counter that wraps has reached `at_least`.
+[[nodiscard]] constexpr bool reached(std::uint64_t value, std::uint64_t at_least) noexcept {
+  return static_cast<std::int64_t>(value - at_least) >= 0;
+}
+
+/// What the scheduler needs from the simulated world when nobody is ready. Called under the lock.
+class world_of_actors {
+ public:
+  virtual bool deliver_something() = 0;               ///< one step; false if nothing is in flight
+  virtual std::uint64_t next_held_ns() const = 0;     ///< arrival of the next held message
+  virtual void release_held(std::uint64_t upto) = 0;  ///< held messages become deliverable
+  virtual void pass_deadline(int rank, std::uint64_t deadline_ns) = 0;  ///< moves its clock
+  virtual double clock_of(int rank) const = 0;
+  virtual void deadlock() = 0;  ///< fails every transport, which wakes the waits
+
+ protected:
+  ~world_of_actors() = default;
+};
+
+}  // namespace eptransport::loopback_detail

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Waiting in the simulated world: signals, polls, flush. Included by engine.hpp.
+#pragma once
+
+#include <eptransport/backends/loopback/detail/engine.hpp>
+
+namespace eptransport::loopback_detail {
+
+/// Where the seed may land something and let somebody else run.
+inline void engine::scheduling_point(lock_type& lock) {
+  if (options_.order != delivery::shuffled || !lock.owns_lock()) return;
+  if (!baton()) wire_.release_held(now_locked(0));
+  if (random_.chance(eagerness_)) {
+    for (std::uint64_t steps = 1 + random_.below(4); steps != 0 && wire_.step(); --steps) {
+    }
+  }
+  actor* me = self();
+  if (baton() && me != nullptr && random_.chance(preemption_)) scheduler_.yield(*me, lock);
+}
+
+/// Gives way until what is waited for may have happened. Returns early at will.
+inline void engine::sleep(int rank, const wait_for& what, lock_type& lock) {
+  if (!baton()) {
+    if (lock.owns_lock()) {
+      wire_.release_held(now_locked(rank));
+      for (int steps = 0; steps < 4 && wire_.step(); ++steps) {
+      }
+      lock.unlock();
+      host_memory::relax();
+      lock.lock();
+    } else {
+      host_memory::relax();
+    }
+    return;
+  }
+  if (actor* me = self(); me != nullptr) {
+    me->why = what.why;
+    me->word = what.word;
+    me->at_least = what.at_least;
+    me->channel = what.channel;
+    me->deadline_ns = what.deadline_ns;
+    scheduler_.block(*me, lock);
+    return;
+  }
+  if (what.why == blocked_on::word) {
+    lock.unlock();
+    host_memory::relax();
+    lock.lock();
+    return;
+  }
+  // A thread outside `run`: nobody else will act, so only the wire and the clock can.
+  if (wire_.step()) return;
+  const std::uint64_t held = wire_.next_held_ns();
+  if (held != no_deadline && held <= what.deadline_ns) {
+    wire_.release_held(held);
+  } else if (what.deadline_ns == no_deadline) {
+    deadlock();
+  } else {
+    timing_.pass(rank, what.deadline_ns);
+  }
+}
+
+/// `read_signal` saw nothing new. Others run; when nobody can, the poller's clock moves, in steps
+/// that double, past held messages and other actors' deadlines.
+inline void engine::poll_in_vain(int rank, lock_type& lock) {
+  actor* me = self();
+  if (me != nullptr && !scheduler_.nobody_ready()) {
+    scheduler_.yield(*me, lock);
+    return;
+  }
+  if (wire_.step()) return;
+  double& step = state(rank).idle_step_ns;
+  step = step > 0 ? step * 2 : 100;
+  timing_.advance(rank, step);
+  wire_.release_held(timing_.now_ns(rank));
+  if (me != nullptr) scheduler_.expire_before(timing_.now_ns(rank));
+}
+
+inline void engine::acquired(int rank, std::uint32_t signal, std::uint64_t value) {
+  rank_state& own = state(rank);
+  if (value != own.last_read[signal]) own.idle_step_ns = 0;
+  own.last_read[signal] = value;
+  own.unread.acquired(signal, value);
+}
+
+inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64_t at_least,
+                                     std::uint64_t deadline_ns) {
+  rank_state& own = state(rank);
+  if (signal >= own.words.size()) {
+    const lock_type lock(mutex_);
+    (void)admit(rank, 0, {.peer = rank, .signal = signal});
+    return op_status::failed;
+  }
+  const std::uint64_t* word = &own.words[signal];
+  lock_type lock(mutex_, std::defer_lock);
+  if (!direct_) lock.lock();
+  scheduling_point(lock);
+  for (;;) {
+    if (own.failed) return op_status::failed;
+    const std::uint64_t value = host_memory::signal_acquire(word);  // pairs with signal_add
+    if (reached(value, at_least)) {
+      if (!baton()) return op_status::ok;
+      const double when = own.arrived[signal].when(value, at_least);
+      if (when > static_cast<double>(deadline_ns)) {
+        timing_.pass(rank, deadline_ns);
+        return op_status::expired;
+      }
+      timing_.move_to(rank, when);
+      acquired(rank, signal, value);
+      return op_status::ok;
+    }
+    if (now_locked(rank) > deadline_ns) return op_status::expired;
+    sleep(
+        rank,
+        {.why = blocked_on::signal, .deadline_ns = deadline_ns, .word = word, .at_least = at_least},
+        lock);
+  }
+}
+
+inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
+  rank_state& own = state(rank);
+  if (signal >= own.words.size()) {
+    const lock_type lock(mutex_);
+    (void)admit(rank, 0, {.peer = rank, .signal = signal});
+    return 0;
+  }
+  const std::uint64_t* word = &own.words[signal];
+  if (direct_) return host_memory::signal_acquire(word);
+  lock_type lock(mutex_);
+  scheduling_point(lock);
+  if (baton() && host_memory::signal_acquire(word) == own.last_read[signal]) {
+    poll_in_vain(rank, lock);
+  }
+  const std::uint64_t value = host_memory::signal_acquire(word);
+  if (baton()) {
+    timing_.move_to(rank, own.arrived[signal].when(value, value));
+    acquired(rank, signal, value);
+  }
+  return value;
+}
+
+inline op_status engine::flush(int rank, std::uint32_t channel) {
+  if (state(rank).failed) return op_status::failed;
+  if (direct_) return op_status::ok;
+  lock_type lock(mutex_);
+  wire_.flush(rank, channel);
+  if (baton()) timing_.flush(rank, channel);
+  scheduling_point(lock);
+  return op_status::ok;
+}
+
+}  // namespace eptransport::loopback_detail
+
+#include <eptransport/backends/loopback/detail/engine_world.hpp>

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief What a run needs that does not depend on the wire's type.
+#include "support/runner.hpp"
+
+#include "support/inputs.hpp"
+#include "support/runner_wires.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace eptransport::support {
+namespace {
+
+struct wire_entry {
+  const char* name;
+  run_result (*run)(const run_config&, const router&);
+};
+
+constexpr wire_entry table[] = {
+    {"nvlink", run_nvlink},
+    {"ib-gpu", run_ib_gpu},
+    {"efa-gpu", run_efa_gpu},
+    {"efa-proxy", run_efa_proxy},
+};
+
+run_result refuse(const std::string& why) {
+  run_result out;
+  out.code = make_error_code(errc::invalid_argument);
+  out.error = why;
+  return out;
+}
+
+std::string wrong_with(const run_config& config) {
+  const std::size_t counts = config.tokens.size();
+  if (counts != 1 && counts != static_cast<std::size_t>(config.ranks)) {
+    return "token counts for " + std::to_string(counts) + " ranks, there are " +
+           std::to_string(config.ranks);
+  }
+  for (const std::int64_t tokens : config.tokens) {
+    if (tokens < 0) return "a rank with " + std::to_string(tokens) + " tokens";
+  }
+  if (config.skew % 2 != 0) return "skew must be even, bf16 values lie at even addresses";
+  if (config.ranks < 1 || config.experts < 1 || config.top_k < 1 || config.hidden < 1) {
+    return "ranks, experts, top_k and hidden must be at least 1";
+  }
+  return {};
+}
+
+/// A positive whole number that fills `text`, or 0.
+std::uint64_t parse_count(const std::string& text) {
+  char* end = nullptr;
+  const unsigned long long value = std::strtoull(text.c_str(), &end, 10);
+  return text.empty() || *end != '\0' || text[0] == '-' ? 0 : value;
+}
+
+}  // namespace
+
+const std::vector<std::string>& wires() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const wire_entry& wire : table) all.emplace_back(wire.name);
+    return all;
+  }();
+  return names;
+}
+
+result<row_format> parse_format(const std::string& text, std::int64_t hidden) {
+  if (text == "bf16") return bf16_rows(hidden);
+  if (text == "fp8") return fp8_rows(hidden);
+  if (text.starts_with("opaque:")) {
+    const std::string rest = text.substr(7);
+    const std::size_t colon = rest.find(':');
+    const std::uint64_t row = parse_count(rest.substr(0, colon));
+    const std::string scale = colon == std::string::npos ? "0" : rest.substr(colon + 1);
+    if (row > 0 && (scale == "0" || parse_count(scale) > 0)) {
+      return row_format{row, parse_count(scale)};
+    }
+  }
+  return failure{errc::invalid_argument, "format",
+                 "'" + text + "' is not bf16, fp8 or opaque:ROW[:SCALE] in bytes"};
+}
+
+run_result run(const run_config& config) {
+  if (const std::string wrong = wrong_with(config); !wrong.empty()) return refuse(wrong);
+  const auto routes = router::create({.kind = config.routing,
+                                      .experts = config.experts,
+                                      .top_k = config.top_k,
+                                      .seed = config.seed,
+                                      .unused = config.unused,
+                                      .out_of_range = config.out_of_range,
+                                      .duplicates = config.duplicates});
+  if (!routes) return refuse(routes.error().message());
+  for (const wire_entry& wire : table) {
+    if (config.wire == wire.name) return wire.run(config, *routes);
+  }
+  std::string known;
+  for (const std::string& name : wires()) known += (known.empty() ? "" : ", ") + name;
+  return refuse("no wire '" + config.wire + "', there are " + known);
+}
+
+std::string run_result::why() const {
+  std::string text;
+  const auto say = [&text](const std::string& line) {
+    if (!line.empty()) text += line + "\n";
+  };
+  say(error);
+  say(difference);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const rank_report& report = ranks[rank];
+    if (report.error.empty()) continue;
+    say("rank " + std::to_string(rank) + ", " + report.failed_call + ": " + report.error);
+  }
+  say(violations);
+  return text;
+}
+
+}  // namespace eptransport::support

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Runs dispatch, experts and combine on a simulated wire and compares every iteration with
+/// the oracle.
+///
+/// Each rank is one thread, draws the inputs of all ranks from the seed, and verifies its own part:
+/// no lock is shared between ranks beyond the wire itself. Before each call outputs, handle and
+/// whatever the protocol says is free are poisoned; after it, the caller's inputs are.
+#pragma once
+
+#include "support/oracle.hpp"
+#include "support/routing.hpp"
+
+#include <eptransport/backends/loopback/options.hpp>
+#include <eptransport/core/capabilities.hpp>
+#include <eptransport/core/fault.hpp>
+#include <eptransport/core/result.hpp>
+#include <eptransport/kernels/call.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace eptransport::support {
+
+/// `run_config::capacity`: each output has just the rows that it needs, and one more as bait.
+inline constexpr std::int64_t exact_capacity = -1;
+
+/// One run.
+struct run_config {
+  std::string wire = "efa-proxy";  ///< a name in `wires()`
+  int ranks = 2;
+  std::vector<std::int64_t> tokens{4};  ///< of each rank; one entry: of all
+  bool vary_tokens = false;             ///< each call draws its count from [0, tokens]
+  std::int64_t max_tokens = 0;          ///< of the shape; 0: the largest of `tokens`, at least 1
+  std::int64_t hidden = 16;
+  int top_k = 2;
+  int experts = 4;
+  std::vector<std::int32_t> placement{};
+  row_format row{};  ///< row_bytes 0: bf16 rows of `hidden`; see `parse_format`
+  message_shape message = message_shape::automatic;
+  signal_words signals = signal_words::automatic;
+  index_type indices = index_type::int64;
+  index_checks checks = index_checks::checked;
+  dispatch_mode mode = dispatch_mode::slotted;
+  int lanes = 1;  ///< all in flight at once
+
+  output_layout layout = output_layout::rank_major;
+  std::int64_t alignment = 1;
+  std::int64_t capacity = exact_capacity;  ///< 0: what `dispatch_output::capacity` 0 asks for
+  bool metadata = true;                    ///< false: every metadata pointer is null
+  weighting weights = weighting::at_expert;  ///< rank layouts: applied by the experts of the run
+  bool null_weights = false;                 ///< topk_weight is null
+  bool device_tokens = false;                ///< the token count is passed in memory
+  bool split = false;    ///< halves instead of whole calls, all lanes' first halves first
+  bool cached = false;   ///< every second dispatch reuses its predecessor's handle
+  int combines = 1;      ///< combines after each dispatch; from the second on without a dispatch
+  std::uint32_t max_sms = 0;
+  std::uint64_t skew = 0;  ///< bytes by which row buffers miss their alignment; even
+  std::uint64_t window_offset = 0;
+  std::uint32_t first_signal = 0;
+
+  int iterations = 4;
+  std::uint64_t seed = 1;  ///< of inputs, schedule and delivery
+  std::string routing = "uniform";
+  double unused = 0;  ///< as in `routing_options`
+  double out_of_range = 0;
+  bool duplicates = false;
+
+  run_mode schedule = run_mode::baton;
+  delivery order = delivery::immediate;
+  std::uint32_t workers = 1;
+  std::uint32_t channels = 1;
+  std::uint32_t max_chunks = 4;
+  std::uint64_t counter_start = 0;
+  std::uint64_t max_delay_ns = 0;
+  std::uint32_t queue_depth = 0;
+  std::vector<int> nodes{};
+  std::optional<wire_charge> charge{};
+  std::vector<loopback_fault> faults{};
+
+  bool pauses = false;        ///< random pauses of each rank between calls
+  bool align_clocks = false;  ///< a barrier before each call, so that its time is its own
+  std::uint64_t timeout_ns = 10'000'000'000;
+
+  /// Called by rank 0 after each iteration, if set.
+  std::function<void(int iteration)> progress{};
+};
+
+/// What one rank sent, all iterations and lanes together.
+struct traffic_sum {
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// How one rank fared.
+struct rank_report {
+  int iterations = 0;       ///< completed without an error
+  fault_record fault{};     ///< of the first lane that has one
+  std::string error;        ///< what the first failing call returned, empty if none failed
+  std::string failed_call;  ///< e.g. "dispatch, lane 0, iteration 3"
+  traffic_sum dispatch{};
+  traffic_sum combine{};
+  std::vector<lane_statistics> lanes;
+};
+
+/// Modelled time of one kind of call, over all calls of all ranks.
+struct call_time {
+  double mean_ns = 0;
+  double p99_ns = 0;
+  double max_rank_ns = 0;  ///< the mean of the slowest rank
+};
+
+/// What came out.
+struct run_result {
+  /// Every iteration ran on every rank, every byte was as expected, and nothing was violated.
+  bool verified = false;
+  std::string difference;  ///< the first one, with seed and iteration; empty if none
+  std::string error;       ///< why the run could not begin; empty if it did
+  std::error_code code;    ///< of `error`
+  std::string violations;  ///< as the simulator reports them
+  std::vector<rank_report> ranks;
+  int calls = 0;  ///< dispatches of each rank: iterations * lanes
+  message_shape message = message_shape::automatic;
+  std::string reason;  ///< why this message shape
+  call_time dispatch{};
+  call_time combine{};
+  double wall_ns = 0;  ///< of the whole run, verification included
+  std::uint64_t trace_hash = 0;
+  wire_charge charge{};
+
+  /// Everything that is wrong, for people; empty if verified.
+  [[nodiscard]] std::string why() const;
+};
+
+/// Names of the wires.
+[[nodiscard]] const std::vector<std::string>& wires();
+
+/// `bf16`, `fp8` or `opaque:ROW:SCALE` (bytes) for rows of `hidden` values.
+///
+/// @par Errors  `invalid_argument`, with what was expected
+[[nodiscard]] result<row_format> parse_format(const std::string& text, std::int64_t hidden);
+
+/// Runs it. Never throws; a configuration that cannot run gives `error`.
+[[nodiscard]] run_result run(const run_config& config);
+
+}  // namespace eptransport::support
