@@ -3,6 +3,7 @@
 /// @brief A thread of the simulated world, as its scheduler sees it.
 #pragma once
 
+#include <eptransport/backends/loopback/detail/timing.hpp>
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
 
@@ -32,9 +33,11 @@ struct actor {
   std::uint64_t at_least = 0;
   std::uint32_t channel = 0;
   std::uint64_t deadline_ns = no_deadline;
-  bool expired = false;          ///< how the last `block` ended
-  std::uint32_t helpers = 0;     ///< of worker 0: helper threads that have not left
-  std::condition_variable turn;  ///< its thread sleeps here
+  bool expired = false;               ///< how the last `block` ended
+  std::uint32_t helpers = 0;          ///< of worker 0: helper threads that have not left
+  virtual_clock own_clock;            ///< of a helper thread
+  virtual_clock* clock = &own_clock;  ///< the rank's, for worker 0
+  std::condition_variable turn;       ///< its thread sleeps here
 };
 
 /// True when a counter that wraps has reached `at_least`.
@@ -48,8 +51,7 @@ class world_of_actors {
   virtual bool deliver_something() = 0;               ///< one step; false if nothing is in flight
   virtual std::uint64_t next_held_ns() const = 0;     ///< arrival of the next held message
   virtual void release_held(std::uint64_t upto) = 0;  ///< held messages become deliverable
-  virtual void pass_deadline(int rank, std::uint64_t deadline_ns) = 0;  ///< moves its clock
-  virtual double clock_of(int rank) const = 0;
+  virtual virtual_clock& rank_clock(int rank) = 0;
   virtual void deadlock() = 0;  ///< fails every transport, which wakes the waits
 
  protected:

@@ -136,6 +136,19 @@ class engine final : private world_of_actors, private landing_ground {
     return who.world == this ? who.self : nullptr;
   }
 
+  /// The clock of the calling worker, or of the rank if the caller is another thread.
+  [[nodiscard]] virtual_clock& clock(int rank) {
+    const actor* me = self();
+    return me != nullptr && me->rank == rank ? *me->clock : timing_.clock(rank);
+  }
+
+  /// Takes the lock for an operation of the calling thread.
+  [[nodiscard]] lock_type begin_operation() {
+    lock_type lock(mutex_);
+    if (actor* me = self(); me != nullptr) scheduler_.meet_siblings(*me);
+    return lock;
+  }
+
   /// What the fault plan says about one operation.
   struct verdict {
     op_status status = op_status::ok;
@@ -147,10 +160,7 @@ class engine final : private world_of_actors, private landing_ground {
   bool deliver_something() override { return wire_.step(); }
   std::uint64_t next_held_ns() const override { return wire_.next_held_ns(); }
   void release_held(std::uint64_t upto) override { wire_.release_held(upto); }
-  void pass_deadline(int rank, std::uint64_t deadline_ns) override {
-    timing_.pass(rank, deadline_ns);
-  }
-  double clock_of(int rank) const override { return timing_.clock(rank); }
+  virtual_clock& rank_clock(int rank) override { return timing_.clock(rank); }
   void deadlock() override;
 
   // landing_ground
@@ -172,7 +182,7 @@ class engine final : private world_of_actors, private landing_ground {
   void sleep(int rank, const wait_for& what, lock_type& lock);
   void poll_in_vain(int rank, lock_type& lock);
   void acquired(int rank, std::uint32_t signal, std::uint64_t value);
-  [[nodiscard]] std::uint64_t now_locked(int rank) const;
+  [[nodiscard]] std::uint64_t now_locked(int rank);
   [[nodiscard]] std::string missing_at_barrier() const;
 
   capabilities caps_;

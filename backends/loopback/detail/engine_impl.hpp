@@ -44,8 +44,8 @@ inline bool engine::valid() const noexcept {
   return true;
 }
 
-inline std::uint64_t engine::now_locked(int rank) const {
-  if (baton()) return timing_.now_ns(rank);
+inline std::uint64_t engine::now_locked(int rank) {
+  if (baton()) return clock(rank).now_ns();
   const auto age = std::chrono::steady_clock::now() - born_;
   return static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(age).count());
@@ -53,7 +53,7 @@ inline std::uint64_t engine::now_locked(int rank) const {
 
 inline std::uint64_t engine::now_ns(int rank) {
   if (!baton()) return now_locked(rank);
-  const lock_type lock(mutex_);
+  const lock_type lock = begin_operation();
   return now_locked(rank);
 }
 
@@ -72,8 +72,8 @@ inline std::byte* engine::peer_pointer(int rank, int peer, std::uint64_t offset,
   if (caps_.peer_reach == reach::never) return nullptr;
   count(rank, peer, 0, bytes);
   if (baton()) {
-    const lock_type lock(mutex_);
-    timing_.store(rank, bytes);
+    const lock_type lock = begin_operation();
+    timing_.store(rank, bytes, clock(rank));
   }
   return address;
 }
@@ -126,7 +126,7 @@ inline bool engine::admit(int rank, std::uint32_t channel, const put_request& re
 inline op_status engine::put(int rank, std::uint32_t channel, const put_request& request,
                              std::uint64_t deadline_ns) {
   if (direct_) return put_directly(rank, channel, request);
-  lock_type lock(mutex_);
+  lock_type lock = begin_operation();
   if (state(rank).failed) return op_status::failed;
   if (!admit(rank, channel, request)) return op_status::failed;
   const verdict what = strike(rank, channel, request, deadline_ns, lock);
@@ -179,8 +179,12 @@ inline void engine::send(int rank, std::uint32_t channel, const put_request& req
   std::uint64_t extra_ns = what.late_ns;
   if (shuffled && options_.max_delay_ns != 0) extra_ns += random_.below(options_.max_delay_ns + 1);
   if (baton()) {
-    m->arrival_ns =
-        timing_.send(rank, channel, request.peer, request.bytes, static_cast<double>(extra_ns));
+    m->arrival_ns = timing_.send({.rank = rank,
+                                  .channel = channel,
+                                  .peer = request.peer,
+                                  .bytes = request.bytes,
+                                  .extra_ns = static_cast<double>(extra_ns)},
+                                 clock(rank));
     if (what.late_ns != 0) m->held_until = static_cast<std::uint64_t>(m->arrival_ns) + 1;
     claim(*m);
   } else if (extra_ns != 0) {
@@ -228,7 +232,7 @@ inline void engine::land_signal(const message& m) {
     std::uint64_t* word = &peer.words[r.signal];
     host_memory::signal_add(word, 1);  // pairs with signal_acquire in wait_signal, read_signal
     if (baton()) {
-      peer.arrived[r.signal].add(m.arrival_ns, timing_.clock(r.peer));
+      peer.arrived[r.signal].add(m.arrival_ns, scheduler_.earliest_clock(r.peer));
       if (options_.check_double_writes && r.bytes != 0) {
         peer.unread.landed(r.signal, host_memory::signal_acquire(word), r.dst_offset, m.serial);
       }

@@ -57,7 +57,7 @@ inline void engine::sleep(int rank, const wait_for& what, lock_type& lock) {
   } else if (what.deadline_ns == no_deadline) {
     deadlock();
   } else {
-    timing_.pass(rank, what.deadline_ns);
+    timing_.clock(rank).pass(what.deadline_ns);
   }
 }
 
@@ -72,9 +72,10 @@ inline void engine::poll_in_vain(int rank, lock_type& lock) {
   if (wire_.step()) return;
   double& step = state(rank).idle_step_ns;
   step = step > 0 ? step * 2 : 100;
-  timing_.advance(rank, step);
-  wire_.release_held(timing_.now_ns(rank));
-  if (me != nullptr) scheduler_.expire_before(timing_.now_ns(rank));
+  clock(rank).ns += step;
+  const std::uint64_t now = clock(rank).now_ns();
+  wire_.release_held(now);
+  if (me != nullptr) scheduler_.expire_before(now);
 }
 
 inline void engine::acquired(int rank, std::uint32_t signal, std::uint64_t value) {
@@ -93,8 +94,7 @@ inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64
     return op_status::failed;
   }
   const std::uint64_t* word = &own.words[signal];
-  lock_type lock(mutex_, std::defer_lock);
-  if (!direct_) lock.lock();
+  lock_type lock = direct_ ? lock_type(mutex_, std::defer_lock) : begin_operation();
   scheduling_point(lock);
   for (;;) {
     if (own.failed) return op_status::failed;
@@ -103,10 +103,10 @@ inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64
       if (!baton()) return op_status::ok;
       const double when = own.arrived[signal].when(value, at_least);
       if (when > static_cast<double>(deadline_ns)) {
-        timing_.pass(rank, deadline_ns);
+        clock(rank).pass(deadline_ns);
         return op_status::expired;
       }
-      timing_.move_to(rank, when);
+      clock(rank).move_to(when);
       acquired(rank, signal, value);
       return op_status::ok;
     }
@@ -127,14 +127,14 @@ inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
   }
   const std::uint64_t* word = &own.words[signal];
   if (direct_) return host_memory::signal_acquire(word);
-  lock_type lock(mutex_);
+  lock_type lock = begin_operation();
   scheduling_point(lock);
   if (baton() && host_memory::signal_acquire(word) == own.last_read[signal]) {
     poll_in_vain(rank, lock);
   }
   const std::uint64_t value = host_memory::signal_acquire(word);
   if (baton()) {
-    timing_.move_to(rank, own.arrived[signal].when(value, value));
+    clock(rank).move_to(own.arrived[signal].when(value, value));
     acquired(rank, signal, value);
   }
   return value;
@@ -143,9 +143,9 @@ inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
 inline op_status engine::flush(int rank, std::uint32_t channel) {
   if (state(rank).failed) return op_status::failed;
   if (direct_) return op_status::ok;
-  lock_type lock(mutex_);
+  lock_type lock = begin_operation();
   wire_.flush(rank, channel);
-  if (baton()) timing_.flush(rank, channel);
+  if (baton()) clock(rank).move_to(timing_.flushed(rank, channel));
   scheduling_point(lock);
   return op_status::ok;
 }

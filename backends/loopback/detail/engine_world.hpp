@@ -42,7 +42,7 @@ inline engine::verdict engine::strike(int rank, std::uint32_t channel, const put
         for (; fault.count != 0; --fault.count) {
           if (now_locked(rank) > deadline_ns) return {.status = op_status::expired};
           wire_.step();
-          timing_.advance(rank, refusal_ns);
+          clock(rank).ns += refusal_ns;
           actor* me = self();
           if (me != nullptr && fault.count % 64 == 0) scheduler_.yield(*me, lock);
           if (own.failed) return {.status = op_status::failed};
@@ -86,7 +86,7 @@ inline std::string engine::missing_at_barrier() const {
 }
 
 inline result<void> engine::barrier(int rank, std::uint64_t timeout_ns) {
-  lock_type lock(mutex_);
+  lock_type lock = begin_operation();
   const rank_state& own = state(rank);
   if (own.failed) return own.why;
   const std::uint64_t start = now_locked(rank);
@@ -160,18 +160,18 @@ inline void engine::join() {
 }
 
 inline void engine::wait_word(int rank, const wait_for& what) {
-  lock_type lock(mutex_);
+  lock_type lock = begin_operation();
   sleep(rank, what, lock);
 }
 
 inline void engine::advance(int rank, std::uint64_t ns) {
-  const lock_type lock(mutex_);
-  timing_.advance(rank, static_cast<double>(ns));
+  const lock_type lock = begin_operation();
+  clock(rank).ns += static_cast<double>(ns);
 }
 
 inline double engine::modelled_ns(int rank) {
   const lock_type lock(mutex_);
-  return timing_.clock(rank) - measured_from_ns_;
+  return timing_.clock(rank).ns - measured_from_ns_;
 }
 
 inline void engine::reset_statistics() {
@@ -184,7 +184,7 @@ inline void engine::reset_statistics() {
   }
   timing_.meet();
   timing_.idle();
-  measured_from_ns_ = timing_.clock(0);
+  measured_from_ns_ = timing_.clock(0).ns;
 }
 
 inline loopback_traffic engine::traffic(int rank) {

@@ -16,6 +16,7 @@
 #include <eptransport/core/memory.hpp>
 #include <eptransport/core/transport.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -78,7 +79,7 @@ class scheduler {
       actor& parent = *worker(self.rank, 0);
       if (--parent.helpers == 0 && is_blocked(parent, blocked_on::helpers)) wake(parent);
     }
-    wake_siblings(self.rank);
+    meet_siblings(self);
     pass_baton();
   }
 
@@ -93,14 +94,49 @@ class scheduler {
       } else {
         add(parent.rank, index);
       }
+      siblings[index]->own_clock = *parent.clock;
     }
   }
 
   void join(actor& parent, lock_type& lock) {
-    if (parent.helpers == 0) return;
-    parent.why = blocked_on::helpers;
-    parent.deadline_ns = no_deadline;
-    block(parent, lock);
+    if (parent.helpers != 0) {
+      parent.why = blocked_on::helpers;
+      parent.deadline_ns = no_deadline;
+      block(parent, lock);
+    }
+    for (const actor* each : by_rank_[static_cast<std::size_t>(parent.rank)]) {
+      parent.clock->move_to(each->clock->ns);
+    }
+  }
+
+  /// Siblings whose worker barrier is complete may go on: the running worker was its last. All
+  /// their clocks meet. To be called before the running worker's clock is used again.
+  void meet_siblings(actor& last) {
+    const auto& siblings = by_rank_[static_cast<std::size_t>(last.rank)];
+    const auto met = [](const actor& a) {
+      // pairs with host_memory::fetch_add of the barrier
+      return is_blocked(a, blocked_on::word) && host_memory::load_acquire(a.word) >= a.at_least;
+    };
+    double latest = last.clock->ns;
+    for (const actor* each : siblings) {
+      if (met(*each)) latest = std::max(latest, each->clock->ns);
+    }
+    for (actor* each : siblings) {
+      if (!met(*each)) continue;
+      last.clock->move_to(latest);
+      each->clock->move_to(latest);
+      wake(*each);
+    }
+  }
+
+  /// The clock of the rank's worker that is furthest behind.
+  [[nodiscard]] double earliest_clock(int rank) const {
+    double earliest = world_.rank_clock(rank).ns;
+    if (live_ == 0) return earliest;
+    for (const actor* each : by_rank_[static_cast<std::size_t>(rank)]) {
+      if (each->state != actor::state_type::gone) earliest = std::min(earliest, each->clock->ns);
+    }
+    return earliest;
   }
 
   /// A signal word of `rank` has a new value.
@@ -159,6 +195,7 @@ class scheduler {
     actor& fresh = *actors_.back();
     fresh.rank = rank;
     fresh.worker = index;
+    if (index == 0) fresh.clock = &world_.rank_clock(rank);
     by_rank_[static_cast<std::size_t>(rank)].push_back(&fresh);
     make_ready(fresh);
     ++live_;
@@ -174,23 +211,12 @@ class scheduler {
   void expire(actor& a) {
     trace_.add(0x300000000U + static_cast<std::uint64_t>(a.rank));
     a.expired = true;
-    world_.pass_deadline(a.rank, a.deadline_ns);
+    a.clock->pass(a.deadline_ns);
     wake(a);
   }
 
-  /// Siblings that wait for a word of their rank may go on after one of them has run.
-  void wake_siblings(int rank) {
-    for (actor* each : by_rank_[static_cast<std::size_t>(rank)]) {
-      // pairs with host_memory::fetch_add of the sibling's barrier
-      if (is_blocked(*each, blocked_on::word) &&
-          host_memory::load_acquire(each->word) >= each->at_least) {
-        wake(*each);
-      }
-    }
-  }
-
   void switch_from(actor& self, lock_type& lock) {
-    wake_siblings(self.rank);
+    meet_siblings(self);
     pass_baton();
     self.turn.wait(lock, [&] { return running_ == &self; });
   }
@@ -220,8 +246,8 @@ class scheduler {
     std::size_t best = 0;
     std::uint64_t ties = 1;
     for (std::size_t at = 1; at < ready_.size(); ++at) {
-      const double mine = world_.clock_of(ready_[at]->rank);
-      const double theirs = world_.clock_of(ready_[best]->rank);
+      const double mine = ready_[at]->clock->ns;
+      const double theirs = ready_[best]->clock->ns;
       if (mine < theirs) ties = 0;
       if (mine < theirs || (mine <= theirs && random_.below(ties + 1) == 0)) best = at;
       if (mine <= theirs) ++ties;

@@ -8,8 +8,9 @@
 ///
 /// A put starts at the latest of its rank's clock and its issuer's free time; the issuer is the
 /// (rank, channel), or the rank's one proxy where the wire needs host progress. A wait moves the
-/// waiter's clock to the arrival that made its word reach the value. What a rank sends to itself
-/// costs nothing.
+/// waiter's clock to the arrival that made its word reach the value. Each worker has a clock; they
+/// meet at the latest one in a worker barrier and at the end of a launch. What a rank sends to
+/// itself costs nothing.
 #pragma once
 
 #include <eptransport/core/capabilities.hpp>
@@ -24,6 +25,26 @@
 
 namespace eptransport::loopback_detail {
 
+/// The clock of one worker of one rank.
+struct virtual_clock {
+  double ns = 0;
+  std::uint64_t at_least = 0;  ///< a deadline too large for a double's precision
+
+  /// The clock as deadlines see it.
+  [[nodiscard]] std::uint64_t now_ns() const noexcept {
+    return std::max(static_cast<std::uint64_t>(ns), at_least);
+  }
+
+  void move_to(double later_ns) noexcept { ns = std::max(ns, later_ns); }
+
+  /// Reads more than `deadline_ns` afterwards, whatever its size.
+  void pass(std::uint64_t deadline_ns) noexcept {
+    const std::uint64_t after = deadline_ns == ~std::uint64_t{0} ? deadline_ns : deadline_ns + 1;
+    at_least = std::max(at_least, after);
+    move_to(static_cast<double>(at_least));
+  }
+};
+
 /// What the ledger must know of a world.
 struct timing_shape {
   int ranks = 0;
@@ -31,6 +52,15 @@ struct timing_shape {
   std::uint32_t queue_depth = 0;
   bool host_progress = false;
   wire_charge charge;
+};
+
+/// One message, as the ledger sees it.
+struct parcel {
+  int rank = 0;
+  std::uint32_t channel = 0;
+  int peer = 0;
+  std::uint64_t bytes = 0;
+  double extra_ns = 0;  ///< added to the wire's latency
 };
 
 /// @par Units  nanoseconds since the world was made.
@@ -54,43 +84,23 @@ class timing {
     node_free_.assign(static_cast<std::size_t>(last) + 1, 0);
   }
 
-  [[nodiscard]] double clock(int rank) const noexcept { return at(clocks_, rank).ns; }
-
-  /// The clock as deadlines see it.
-  [[nodiscard]] std::uint64_t now_ns(int rank) const noexcept {
-    const rank_clock& c = at(clocks_, rank);
-    return std::max(static_cast<std::uint64_t>(c.ns), c.at_least);
-  }
-
-  void advance(int rank, double ns) noexcept { at(clocks_, rank).ns += ns; }
-
-  void move_to(int rank, double ns) noexcept {
-    double& clock = at(clocks_, rank).ns;
-    clock = std::max(clock, ns);
-  }
-
-  /// The clock reads more than `deadline_ns` afterwards, whatever its size.
-  void pass(int rank, std::uint64_t deadline_ns) noexcept {
-    rank_clock& c = at(clocks_, rank);
-    c.at_least =
-        std::max(c.at_least, deadline_ns == ~std::uint64_t{0} ? deadline_ns : deadline_ns + 1);
-    c.ns = std::max(c.ns, static_cast<double>(c.at_least));
-  }
+  /// The clock of the rank's worker 0, which outlives every launch.
+  [[nodiscard]] virtual_clock& clock(int rank) noexcept { return at(clocks_, rank); }
 
   /// Charges one message and returns its arrival.
-  double send(int rank, std::uint32_t channel, int peer, std::uint64_t bytes, double extra_ns) {
-    if (rank == peer) return clock(rank);
+  double send(const parcel& p, virtual_clock& now) {
+    if (p.rank == p.peer) return now.ns;
     const wire_charge& charge = shape_.charge;
-    lane& own = lanes_[static_cast<std::size_t>(rank) * shape_.channels + channel];
-    wait_for_slot(rank, own);
-    double& issuer = shape_.host_progress ? at(proxy_free_, rank) : own.issuer_free;
-    issuer = std::max(clock(rank), issuer) + charge.issue_ns;
-    const double sent = transfer(rank, own, issuer, bytes);
-    if (!shape_.host_progress) advance(rank, std::min(post_ns, charge.issue_ns));
+    lane& own = lanes_[static_cast<std::size_t>(p.rank) * shape_.channels + p.channel];
+    wait_for_slot(own, now);
+    double& issuer = shape_.host_progress ? at(proxy_free_, p.rank) : own.issuer_free;
+    issuer = std::max(now.ns, issuer) + charge.issue_ns;
+    const double sent = transfer(p.rank, own, issuer, p.bytes);
+    if (!shape_.host_progress) now.ns += std::min(post_ns, charge.issue_ns);
     if (shape_.queue_depth != 0) own.in_flight.push_back(sent + charge.latency_ns);
-    double arrival = sent + charge.latency_ns + extra_ns;
+    double arrival = sent + charge.latency_ns + p.extra_ns;
     if (charge.arrive_ns > 0) {
-      double& agent = at(receiver_free_, peer);
+      double& agent = at(receiver_free_, p.peer);
       agent = std::max(agent, arrival) + charge.arrive_ns;
       arrival = agent;
     }
@@ -98,26 +108,26 @@ class timing {
   }
 
   /// Charges loads and stores through a peer's address; later messages of the rank follow them.
-  void store(int rank, std::uint64_t bytes) {
+  void store(int rank, std::uint64_t bytes, const virtual_clock& now) {
     lane& own = lanes_[static_cast<std::size_t>(rank) * shape_.channels];
-    at(stores_end_, rank) = transfer(rank, own, clock(rank), bytes);
+    at(stores_end_, rank) = transfer(rank, own, now.ns, bytes);
   }
 
-  /// The sources of the channel have been read: the clock moves there.
-  void flush(int rank, std::uint32_t channel) {
-    move_to(rank, lanes_[static_cast<std::size_t>(rank) * shape_.channels + channel].link_free);
+  /// When the sources of the channel's messages have been read.
+  [[nodiscard]] double flushed(int rank, std::uint32_t channel) const noexcept {
+    return lanes_[static_cast<std::size_t>(rank) * shape_.channels + channel].link_free;
   }
 
   /// All ranks meet at the latest clock.
   void meet() {
     double latest = 0;
-    for (const rank_clock& c : clocks_) latest = std::max(latest, c.ns);
-    for (rank_clock& c : clocks_) c.ns = latest;
+    for (const virtual_clock& c : clocks_) latest = std::max(latest, c.ns);
+    for (virtual_clock& c : clocks_) c.ns = latest;
   }
 
   /// Nothing that was sent before now delays anything.
   void idle() {
-    const double now = clock(0);
+    const double now = clock(0).ns;
     for (double& free : receiver_free_) free = std::min(free, now);
     for (double& free : stores_end_) free = std::min(free, now);
     for (double& free : proxy_free_) free = std::min(free, now);
@@ -130,10 +140,6 @@ class timing {
   }
 
  private:
-  struct rank_clock {
-    double ns = 0;
-    std::uint64_t at_least = 0;  ///< a deadline too large for a double's precision
-  };
   /// One (rank, channel).
   struct lane {
     double issuer_free = 0;
@@ -150,10 +156,10 @@ class timing {
     return list[static_cast<std::size_t>(rank)];
   }
 
-  void wait_for_slot(int rank, lane& own) {
+  void wait_for_slot(lane& own, virtual_clock& now) {
     if (shape_.queue_depth == 0) return;
     while (own.in_flight.size() >= shape_.queue_depth) {
-      move_to(rank, own.in_flight.front());
+      now.move_to(own.in_flight.front());
       own.in_flight.pop_front();
     }
   }
