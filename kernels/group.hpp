@@ -84,6 +84,7 @@ class group {
   }
 
   /// The first half of dispatch: returns (host) or completes (stream) without waiting for peers.
+  /// Slotted: the rows are on their way. Counted: the counts are; rows move in the second half.
   [[nodiscard]] result<void> dispatch_send(std::int32_t lane, const dispatch_input& in,
                                            dispatch_handle handle, const options& how = {}) {
     return run_dispatch(lane, in, {}, handle, how, call_parts::send);
@@ -133,6 +134,10 @@ class group {
   /// The message shape in use, and why.
   [[nodiscard]] message_shape message() const noexcept { return plan_.geo.message; }
   [[nodiscard]] const std::string& reason() const noexcept { return plan_.reason; }
+  /// Where a counted dispatch of the lane leaves rank-major rows unless told otherwise.
+  [[nodiscard]] std::byte* counted_rows(std::int32_t lane) const {
+    return transport_->window().data() + lanes_[static_cast<std::size_t>(lane)].geo.rows;
+  }
   /// The geometry that kernels use, for tools that count messages and bytes.
   [[nodiscard]] const geometry& layout() const noexcept { return plan_.geo; }
 
@@ -154,6 +159,8 @@ class group {
   [[nodiscard]] failure explain_mismatch(const fault_record& fault);
   [[nodiscard]] result<void> check_call(std::int32_t lane, dispatch_handle handle) const;
   [[nodiscard]] result<void> check_input(const dispatch_input& in) const;
+  [[nodiscard]] bool fits_window(const dispatch_input& in) const;
+  [[nodiscard]] result<void> check_combine(const combine_input& in) const;
   [[nodiscard]] result<void> check_output(const dispatch_output& out) const;
   [[nodiscard]] result<void> run_dispatch(std::int32_t lane, const dispatch_input& in,
                                           const dispatch_output& out, dispatch_handle handle,
@@ -172,6 +179,7 @@ class group {
   bool owns_workspace_ = false;
   lane_report* reports_ = nullptr;   // [lanes], host-readable
   std::uint64_t* hello_base_ = nullptr;
+  std::uint64_t region_ = 0;  // start of the group's part of the window
 };
 
 }  // namespace eptransport

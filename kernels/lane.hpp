@@ -124,8 +124,8 @@ EPT_HOST_DEVICE void raise_stopped(const Context& ctx, const message_header& hea
   raise(ctx, {.kind = fault_kind::peer_stopped,
               .where = where,
               .peer = peer,
-              .expected = header.expected,
-              .seen = header.seen,
+              .expected = header.limit,
+              .seen = header.value,
               .cause = header.stop,
               .culprit = header.culprit});
 }
@@ -147,11 +147,11 @@ template <class Context>
 
 /// What is waited for.
 struct awaited {
-  std::uint32_t signal;
-  std::uint64_t target;
-  stage where;
-  std::int32_t peer;   ///< -1: several
-  std::uint64_t next;  ///< epoch whose D message from `peer` would be a stop
+  std::uint32_t signal = 0;
+  std::uint64_t target = 0;
+  stage where = stage::none;
+  std::int32_t peer = -1;  ///< -1: several
+  std::uint64_t next = 0;  ///< epoch whose D message from `peer` would be a stop
 };
 
 /// After a wait on a summed word expired: the first peer whose D message of this epoch is missing.
@@ -216,6 +216,57 @@ EPT_HOST_DEVICE bool sent(const Context& ctx, op_status status, stage where, std
   return false;
 }
 
+/// A put of this worker; false if it raised a fault.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE bool put(const Context& ctx, const put_request& request, stage where) {
+  return sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline), where,
+              request.peer);
+}
+
+/// Puts `count` units of `first.bytes` bytes each that lie one after the other, `each` at a time;
+/// every put counts once on `first.signal`. False if one raised a fault.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE bool put_pieces(const Context& ctx, const put_request& first, std::int64_t count,
+                                std::int64_t each, stage where) {
+  for (std::int64_t at = 0; at < count; at += each) {
+    const std::int64_t left = count - at;
+    put_request piece = first;
+    const std::uint64_t skipped = static_cast<std::uint64_t>(at) * first.bytes;
+    piece.dst_offset += skipped;
+    piece.src += skipped;
+    piece.bytes = static_cast<std::uint64_t>(left < each ? left : each) * first.bytes;
+    if (!put(ctx, piece, where)) return false;
+  }
+  return true;
+}
+
+/// Marks that D messages of this epoch go out: a stop may only be the next one. By every worker that
+/// sends one, before it does.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void begin_announcing(const Context& ctx) {
+  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
+  if (ctx.worker.thread() == 0) {
+    memory::store_release(&ctx.lane.state->announced, ctx.epoch + 1);  // read in stop_peers()
+  }
+}
+
+/// Writes a header to where the D message for `peer` is made: its staging, or the own zone.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::byte* place_header(const Context& ctx, std::int32_t peer,
+                                                      const message_header& header) {
+  const geometry& geo = ctx.geo;
+  std::byte* message =
+      ctx.view.local() + (peer == geo.rank ? geo.zone(ctx.epoch, geo.rank)
+                                           : geo.staged_message(ctx.epoch, peer));
+  if (ctx.worker.thread() == 0) *reinterpret_cast<message_header*>(message) = header;
+  ctx.worker.sync();
+  return message;
+}
+
 /// Sends `header` (and the bytes that lie after it) as the D message of `epoch` to `peer`.
 EPT_NO_EXEC_CHECK
 template <class Context>
@@ -226,8 +277,7 @@ EPT_HOST_DEVICE bool send_d(const Context& ctx, std::byte* header, std::uint64_t
                             .src = header,
                             .bytes = bytes,
                             .signal = ctx.geo.d_signal(epoch, ctx.geo.rank)};
-  return sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
-              stage::dispatch_send, peer);
+  return put(ctx, request, stage::dispatch_send);
 }
 
 /// Tells every peer that this rank cannot go on, in the D message that it would send next.
@@ -253,12 +303,12 @@ EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
       const fault_record& fault = state.fault;
       const bool relayed = fault.kind == fault_kind::peer_stopped;
       *header = {.stamp = stamp_of(epoch),
-                 .config = ctx.geo.config,
+                 .config = ctx.geo.config_of(dispatch_mode::slotted),
                  .stop = relayed ? fault.cause : fault.kind,
                  .culprit = relayed ? fault.culprit
                                     : (fault.peer >= 0 ? fault.peer : ctx.geo.rank),
-                 .expected = fault.expected,
-                 .seen = fault.seen};
+                 .limit = fault.expected,
+                 .value = fault.seen};
     }
     ctx.worker.sync();
     (void)send_d(ctx, reinterpret_cast<std::byte*>(header), sizeof(message_header), epoch, peer);

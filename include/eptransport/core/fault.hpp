@@ -44,6 +44,7 @@ struct fault_record {
   std::int32_t peer = -1;     ///< the rank it concerns, -1 if none or not known
   std::int32_t channel = -1;  ///< -1 if none
   std::int32_t signal = -1;   ///< index of the signal word, -1 if none
+  std::int32_t expert = -1;   ///< `capacity`: local expert that is full, -1 = all rows of a rank
   std::uint64_t expected = 0;
   std::uint64_t seen = 0;
   std::uint64_t epoch = 0;                      ///< of the lane
@@ -120,6 +121,7 @@ struct fault_record {
               " were agreed (raise group_shape::max_tokens on every rank)";
       break;
     case fault_kind::capacity:
+      if (f.expert >= 0) text += ", local expert " + number(f.expert);
       text += ", " + number(f.seen) + " rows needed, room for " + number(f.expected);
       break;
     default:
