@@ -26,6 +26,7 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/fault.hpp>
+#include <eptransport/core/thread_group.hpp>
 #include <eptransport/kernels/call.hpp>
 
 #include <cstddef>
