@@ -59,7 +59,7 @@ enum class quantisation : std::uint32_t {
 /// What happens to rows beyond the receiver's capacity in a counted dispatch.
 enum class overflow_policy : std::uint32_t {
   error,  ///< a fault on every rank, before a row moves, that names the rank and both numbers
-  drop,   ///< the last rows in rank-major order are not sent; `dispatch_output::dropped` counts them
+  drop,  ///< the last rows in rank-major order are not sent; `dispatch_output::dropped` counts them
 };
 
 /// How combine moves rows.
@@ -119,12 +119,13 @@ inline constexpr std::int64_t fp8_block = 128;
 struct group_shape {
   std::int64_t max_tokens = 0;      ///< largest T of any rank in a slotted call; 0 = none are made
   std::int64_t counted_tokens = 0;  ///< largest T of any rank in a counted call; 0 = none are made
-  std::int64_t counted_rows = 0;  ///< rows a rank can take in a counted call; 0 = R * counted_tokens
+  std::int64_t counted_rows =
+      0;  ///< rows a rank can take in a counted call; 0 = R * counted_tokens
   overflow_policy overflow = overflow_policy::error;
-  std::int64_t hidden = 0;      ///< values of a combine row, at least 1
-  std::int32_t top_k = 0;       ///< choices per token, at least 1
-  std::int32_t experts = 0;     ///< at least 1; an index names one of these
-  row_format row{};             ///< dispatch rows; default: what `quantise` makes of `hidden`
+  std::int64_t hidden = 0;   ///< values of a combine row, at least 1
+  std::int32_t top_k = 0;    ///< choices per token, at least 1
+  std::int32_t experts = 0;  ///< at least 1; an index names one of these
+  row_format row{};          ///< dispatch rows; default: what `quantise` makes of `hidden`
   quantisation quantise = quantisation::none;
   element values = element::bf16;   ///< of y and out
   element returns = element::bf16;  ///< of combine rows on the wire: `values`, or fp32
@@ -166,10 +167,10 @@ struct dispatch_handle {
 /// a counted dispatch by halves, until dispatch_recv completes.
 struct dispatch_input {
   const void* x = nullptr;  ///< [T, row_bytes], quantised: [T, H] bf16; may be null when T is 0
-  const void* scales = nullptr;         ///< [T, scale_bytes]; null if scale_bytes is 0
-  const void* topk_index = nullptr;     ///< [T, k] of `indices`; -1 = unused choice
-  const float* topk_weight = nullptr;   ///< [T, k]; null = 1; ignored where the index is -1
-  std::int64_t tokens = 0;              ///< T, if `device_tokens` is null
+  const void* scales = nullptr;                 ///< [T, scale_bytes]; null if scale_bytes is 0
+  const void* topk_index = nullptr;             ///< [T, k] of `indices`; -1 = unused choice
+  const float* topk_weight = nullptr;           ///< [T, k]; null = 1; ignored where the index is -1
+  std::int64_t tokens = 0;                      ///< T, if `device_tokens` is null
   const std::int64_t* device_tokens = nullptr;  ///< [1], read by the kernel: for CUDA graphs
   index_type indices = index_type::int64;
   dispatch_mode mode = dispatch_mode::slotted;
@@ -177,7 +178,7 @@ struct dispatch_input {
   /// outside the group's region; 0 = the lane's own zone (`group::counted_rows`).
   std::uint64_t landing = 0;
   std::int64_t landing_rows = 0;  ///< rows that fit there; 0 = `group_shape::counted_rows`
-  bool cached = false;  ///< the handle already holds the routing of these indices, and T
+  bool cached = false;            ///< the handle already holds the routing of these indices, and T
 };
 
 /// Where received rows go. n = rows of the output; any metadata pointer may be null.
@@ -190,13 +191,13 @@ struct dispatch_output {
   /// [capacity, row_bytes]; padded: [local_experts, capacity, row_bytes]. A counted rank_major
   /// dispatch leaves the rows where they landed: null, or that address.
   void* rows = nullptr;
-  void* scales = nullptr;   ///< the same with scale_bytes
+  void* scales = nullptr;  ///< the same with scale_bytes
   /// 0: scales row by row. Else column by column, in 32-bit units: unit u of row i at
   /// [u * scale_stride + i] (padded: within the expert's block of units * scale_stride).
   std::int64_t scale_stride = 0;
-  std::int64_t capacity = 0;   ///< rows (padded: per local expert); 0 = the worst case fits
-  std::int64_t alignment = 1;  ///< expert_major: each expert starts at a multiple of it
-  std::int64_t* total = nullptr;          ///< [1] n; expert_major: alignment padding included
+  std::int64_t capacity = 0;      ///< rows (padded: per local expert); 0 = the worst case fits
+  std::int64_t alignment = 1;     ///< expert_major: each expert starts at a multiple of it
+  std::int64_t* total = nullptr;  ///< [1] n; expert_major: alignment padding included
   std::int64_t* expert_count = nullptr;   ///< [local_experts] rows without padding
   std::int64_t* expert_offset = nullptr;  ///< [local_experts] first row; expert layouts only
   std::int32_t* row_expert = nullptr;     ///< [capacity] expert_major: local expert, -1 = padding
@@ -206,7 +207,7 @@ struct dispatch_output {
   std::int32_t* source_rank = nullptr;    ///< [n]
   std::int64_t* source_token = nullptr;   ///< [n]
   std::uint64_t* row_offset = nullptr;    ///< [n] in_place: bytes from the start of the window
-  std::int64_t* dropped = nullptr;  ///< [1] counted: rows for this rank that did not fit
+  std::int64_t* dropped = nullptr;        ///< [1] counted: rows for this rank that did not fit
   std::int64_t* host_counts = nullptr;  ///< [1 + local_experts] memory the host may read: n, counts
 };
 
@@ -229,8 +230,8 @@ struct combine_output {
   /// [T, H] `values`: for each token the sum, in fp32 and in rank order, of the rows that the ranks
   /// of its experts returned, plus the bias, rounded once; 0 (the bias) for a token without experts.
   void* out = nullptr;
-  const void* bias = nullptr;      ///< [T, H] `values`, or null
-  float* choice_value = nullptr;   ///< [T, k] what the experts' ranks returned per choice, or null
+  const void* bias = nullptr;     ///< [T, H] `values`, or null
+  float* choice_value = nullptr;  ///< [T, k] what the experts' ranks returned per choice, or null
 };
 
 /// How a call runs.

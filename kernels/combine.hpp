@@ -68,7 +68,7 @@ struct pulled_rows {
   const View* view;
   const geometry* geo;
   const route_entry* routes;
-  const std::int64_t* base;    ///< [R] first of the own rows at each rank
+  const std::int64_t* base;     ///< [R] first of the own rows at each rank
   const message_header* ready;  ///< [R] where each rank's y lies
   const std::byte* added;
 
@@ -220,8 +220,8 @@ EPT_HOST_DEVICE void offer(const Context& ctx, const combine_input& in) {
       *reinterpret_cast<message_header*>(message) = {
           .stamp = stamp_of(ctx.combines),
           .config = geo.config,
-          .value = static_cast<std::uint64_t>(static_cast<const std::byte*>(in.y) -
-                                              ctx.view.local())};
+          .value =
+              static_cast<std::uint64_t>(static_cast<const std::byte*>(in.y) - ctx.view.local())};
     }
     ctx.worker.sync();
     if (peer != geo.rank && !put(ctx,
@@ -258,7 +258,8 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   if (pull || geo.message == message_shape::per_row) return;
   std::int64_t first = 0;
   for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
-    const bool share = static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
+    const bool share =
+        static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
     if (share && peer != geo.rank) return_all(ctx, handle, peer, first);
     first += handle.received[peer];
   }
@@ -281,7 +282,8 @@ EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handl
     if (peer == geo.rank) continue;
     const std::int64_t messages = pull ? 1 : geo.return_messages(handle.sent[peer]);
     all += messages;
-    const bool mine = static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
+    const bool mine =
+        static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
     what.peer = peer;
     what.signal = geo.combine_signal(peer);
     if (!summed && mine) (void)await_due(ctx, ctx.lane.returns_due, what, messages);
@@ -323,13 +325,11 @@ EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const com
   const std::int64_t tokens = handle.header->tokens;
   if (tokens > 0 && !expect_pointer(ctx, out.out, stage::combine_recv)) return;
   const share mine = share_of(worker, tokens);
-  const auto* ready =
-      reinterpret_cast<const message_header*>(ctx.view.local() + geo.ready_zone(0));
+  const auto* ready = reinterpret_cast<const message_header*>(ctx.view.local() + geo.ready_zone(0));
   for (std::int64_t t = mine.begin; t < mine.end; ++t) {
     const std::uint64_t at = static_cast<std::uint64_t>(t) * geo.value_bytes;
     std::byte* row = static_cast<std::byte*>(out.out) + at;
-    const auto* bias =
-        out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
+    const auto* bias = out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
     const route_entry* routes = handle.routes + t * geo.top_k;
     const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias};
     if (pull) {

@@ -76,8 +76,8 @@ EPT_HOST_DEVICE void announce_counts(const Context& ctx, const dispatch_input& i
         {.stamp = stamp_of(ctx.epoch),
          .config = geo.config_of(dispatch_mode::counted),
          .rows = handle.sent[peer],
-         .limit = static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows
-                                                                  : geo.counted_rows),
+         .limit =
+             static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows : geo.counted_rows),
          .value = in.landing != 0 ? in.landing : geo.rows});
     auto* counts = reinterpret_cast<std::int64_t*>(message + sizeof(message_header));
     for (std::int64_t c = worker.thread(); c < geo.ranks + geo.experts && !in.cached;
@@ -133,7 +133,8 @@ EPT_HOST_DEVICE void publish_early(const Context& ctx, const dispatch_output& ou
   if (worker.worker() != 0) return;
   const std::int64_t total = rows_below(ctx, geo.ranks, geo.rank);
   const std::int64_t room = room_at(ctx, geo.rank);
-  if (worker.thread() == 0 && out.dropped != nullptr) *out.dropped = total > room ? total - room : 0;
+  if (worker.thread() == 0 && out.dropped != nullptr)
+    *out.dropped = total > room ? total - room : 0;
   if (out.host_counts == nullptr || geo.overflow == overflow_policy::drop) return;
   for (std::int64_t e = worker.thread(); e < geo.experts; e += worker.threads()) {
     if (geo.placement[e].rank != geo.rank) continue;
@@ -253,7 +254,8 @@ EPT_HOST_DEVICE void await_counted(const Context& ctx, const handle_parts& handl
     if (peer == geo.rank) continue;
     const std::int64_t messages = geo.counted_messages(handle.received[peer]);
     all += messages;
-    const bool mine = static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
+    const bool mine =
+        static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
     if (!summed && mine) {
       (void)await_due(ctx, ctx.lane.counted_due,
                       {.signal = geo.counted_signal(peer),
@@ -264,12 +266,10 @@ EPT_HOST_DEVICE void await_counted(const Context& ctx, const handle_parts& handl
     }
   }
   if (summed && ctx.worker.worker() == 0 && ctx.ok()) {
-    (void)await_due(ctx, ctx.lane.counted_due,
-                    {.signal = geo.counted_signal(0),
-                     .where = stage::rows,
-                     .peer = -1,
-                     .next = ctx.epoch + 1},
-                    all);
+    (void)await_due(
+        ctx, ctx.lane.counted_due,
+        {.signal = geo.counted_signal(0), .where = stage::rows, .peer = -1, .next = ctx.epoch + 1},
+        all);
   }
 }
 
@@ -277,8 +277,7 @@ EPT_HOST_DEVICE void await_counted(const Context& ctx, const handle_parts& handl
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_input& in,
-                                           const dispatch_output& out,
-                                           const handle_parts& handle) {
+                                           const dispatch_output& out, const handle_parts& handle) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   if (ctx.ok() && !in.cached) plan_counted(ctx, handle);
@@ -286,9 +285,9 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
     expect_room(ctx, room_at(ctx, geo.rank), received_rows(geo, handle.received), -1);
   }
   ctx.barrier(stage::dispatch_recv);
-  const std::int64_t tokens =
-      in.cached || in.device_tokens == nullptr ? (in.cached ? handle.header->tokens : in.tokens)
-                                               : *in.device_tokens;
+  const std::int64_t tokens = in.cached || in.device_tokens == nullptr
+                                  ? (in.cached ? handle.header->tokens : in.tokens)
+                                  : *in.device_tokens;
   const share mine = share_of(worker, tokens);
   if (ctx.ok() && !in.cached) publish_early(ctx, out);
   for (std::int64_t t = mine.begin; t < mine.end && ctx.ok(); ++t) {

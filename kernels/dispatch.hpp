@@ -77,18 +77,16 @@ EPT_HOST_DEVICE void send_token(const lane_context<View, W>& ctx, const dispatch
 /// The header of a slotted D message.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE message_header slotted_header(const Context& ctx,
-                                                            std::int64_t rows) {
+[[nodiscard]] EPT_HOST_DEVICE message_header slotted_header(const Context& ctx, std::int64_t rows) {
   const geometry& geo = ctx.geo;
   const std::int64_t first = rows < geo.rows_per_message ? rows : geo.rows_per_message;
   return {.stamp = stamp_of(ctx.epoch),
           .config = geo.config_of(dispatch_mode::slotted),
           .rows = rows,
-          .more = geo.message == message_shape::per_row    ? rows
-                  : geo.message == message_shape::per_peer ? geometry::pieces(
-                                                                 rows - first,
-                                                                 geo.rows_per_message)
-                                                           : 0};
+          .more = geo.message == message_shape::per_row ? rows
+                  : geo.message == message_shape::per_peer
+                      ? geometry::pieces(rows - first, geo.rows_per_message)
+                      : 0};
 }
 
 /// Sends the slotted D message for `peer`, and for per_peer the rows that did not fit into it.
@@ -97,8 +95,9 @@ template <class Context>
 EPT_HOST_DEVICE void announce(const Context& ctx, std::int32_t peer, std::int64_t rows) {
   const geometry& geo = ctx.geo;
   const bool packed = geo.message == message_shape::per_peer;
-  const std::int64_t first =
-      !packed ? 0 : rows < geo.rows_per_message ? rows : geo.rows_per_message;
+  const std::int64_t first = !packed                       ? 0
+                             : rows < geo.rows_per_message ? rows
+                                                           : geo.rows_per_message;
   std::byte* message = place_header(ctx, peer, slotted_header(ctx, rows));
   if (peer == geo.rank || !send_d(ctx, message, geo.slot(first), ctx.epoch, peer)) return;
   (void)put_pieces(ctx,
@@ -147,8 +146,8 @@ template <class Context>
 /// `handle.sent` stands; the routes of a worker's own share stand as well.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void route(const Context& ctx, const dispatch_input& in,
-                           const handle_parts& handle, std::int64_t tokens) {
+EPT_HOST_DEVICE void route(const Context& ctx, const dispatch_input& in, const handle_parts& handle,
+                           std::int64_t tokens) {
   const geometry& geo = ctx.geo;
   const bool counted = in.mode == dispatch_mode::counted;
   if (!in.cached) count_routes(ctx, in, tokens, counted);

@@ -177,7 +177,7 @@ class group {
   std::vector<lane_part> lanes_;
   std::byte* workspace_ = nullptr;
   bool owns_workspace_ = false;
-  lane_report* reports_ = nullptr;   // [lanes], host-readable
+  lane_report* reports_ = nullptr;  // [lanes], host-readable
   std::uint64_t* hello_base_ = nullptr;
   std::uint64_t region_ = 0;  // start of the group's part of the window
 };

@@ -81,8 +81,7 @@ struct hello_call {
     }
     if (!ctx.ok()) return;
     const std::uint64_t target = *hello_base + static_cast<std::uint64_t>(geo.ranks - 1);
-    const op_status status =
-        view.wait_signal(ctx.worker, geo.hello_signal, target, ctx.deadline);
+    const op_status status = view.wait_signal(ctx.worker, geo.hello_signal, target, ctx.deadline);
     if (ctx.worker.thread() != 0) return;
     if (status != op_status::ok) {
       std::int32_t late = -1;

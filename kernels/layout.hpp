@@ -85,7 +85,7 @@ struct handle_header {
   std::uint64_t magic = 0;  ///< `handle_magic` ^ config once a dispatch has filled it
   std::int64_t tokens = 0;
   output_layout layout = output_layout::rank_major;
-  std::uint32_t received_valid = 0;  ///< dispatch_recv has run
+  std::uint32_t received_valid = 0;                    ///< dispatch_recv has run
   combine_transfer transfer = combine_transfer::push;  ///< of the last combine_send
   dispatch_input in{};  ///< of the dispatch: its second half reads it
 };
@@ -115,7 +115,7 @@ struct geometry {
   std::uint64_t return_bytes = 0;   ///< of a combine row, its choice values included
   std::uint64_t return_values = 0;  ///< offset of the choice values in it; 0 = none
   std::uint64_t value_bytes = 0;    ///< of a row of y or out
-  std::uint64_t hello = 0;         ///< offsets from the start of the window
+  std::uint64_t hello = 0;          ///< offsets from the start of the window
   std::uint64_t landing = 0;
   std::uint64_t rows = 0;
   std::uint64_t sides = 0;
@@ -256,7 +256,8 @@ struct handle_parts {
     const std::int64_t tokens =
         geo.max_tokens > geo.counted_tokens ? geo.max_tokens : geo.counted_tokens;
     auto* words = reinterpret_cast<std::int64_t*>(memory + handle_header_bytes);
-    auto* routes = reinterpret_cast<route_entry*>(words + arrays * static_cast<std::uint64_t>(geo.ranks));
+    auto* routes =
+        reinterpret_cast<route_entry*>(words + arrays * static_cast<std::uint64_t>(geo.ranks));
     return {reinterpret_cast<handle_header*>(memory),
             words,
             words + geo.ranks,
@@ -273,8 +274,8 @@ static_assert(sizeof(handle_header) <= handle_header_bytes && sizeof(route_entry
 /// The words of a lane that live in kernel memory.
 struct lane_state {
   worker_words words{};
-  std::uint64_t status = 0;  ///< 0, or the `fault_kind` that poisoned the lane
-  std::uint64_t epoch = 0;   ///< of the next exchange
+  std::uint64_t status = 0;     ///< 0, or the `fault_kind` that poisoned the lane
+  std::uint64_t epoch = 0;      ///< of the next exchange
   std::uint64_t announced = 0;  ///< D messages sent: `epoch`, or one more while one is in flight
   lane_phase phase = lane_phase::idle;
   std::uint64_t combines = 0;
@@ -294,14 +295,14 @@ struct lane_report {
 struct lane_memory {
   lane_state* state = nullptr;
   lane_report* report = nullptr;
-  std::uint64_t* base = nullptr;       ///< [lane_signals] value of each word at construction
-  std::uint64_t* rows_due = nullptr;   ///< [2][sources] row signals consumed so far, by parity
+  std::uint64_t* base = nullptr;         ///< [lane_signals] value of each word at construction
+  std::uint64_t* rows_due = nullptr;     ///< [2][sources] row signals consumed so far, by parity
   std::uint64_t* returns_due = nullptr;  ///< [sources] combine signals consumed so far
   std::uint64_t* counted_due = nullptr;  ///< [sources] counted signals consumed so far
-  std::int64_t* counts = nullptr;      ///< [workers][width] scratch
-  std::int64_t* starts = nullptr;      ///< [workers][width] scratch
-  std::int64_t* totals = nullptr;      ///< [width] scratch
-  std::int64_t width = 0;              ///< columns: R + experts
+  std::int64_t* counts = nullptr;        ///< [workers][width] scratch
+  std::int64_t* starts = nullptr;        ///< [workers][width] scratch
+  std::int64_t* totals = nullptr;        ///< [width] scratch
+  std::int64_t width = 0;                ///< columns: R + experts
 };
 
 }  // namespace eptransport

@@ -53,14 +53,14 @@ EPT_HOST_DEVICE void emit_scales(const Context& ctx, const dispatch_output& out,
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void emit_row(const Context& ctx, const dispatch_output& out,
-                              const landed_rows& landed, const received_row& row,
-                              std::int64_t to) {
+                              const landed_rows& landed, const received_row& row, std::int64_t to) {
   const geometry& geo = ctx.geo;
   const std::byte* from = landed.row(row);
   std::byte* rows = static_cast<std::byte*>(out.rows);
   const bool stays = out.layout == output_layout::in_place || rows == nullptr ||
                      (rows + static_cast<std::uint64_t>(to) * geo.row_bytes == from);
-  if (!stays) ctx.worker.copy(rows + static_cast<std::uint64_t>(to) * geo.row_bytes, from, geo.row_bytes);
+  if (!stays)
+    ctx.worker.copy(rows + static_cast<std::uint64_t>(to) * geo.row_bytes, from, geo.row_bytes);
   if (geo.scale_bytes != 0 && out.scales != nullptr) {
     emit_scales(ctx, out, landed.side(row), to);
   }
@@ -180,9 +180,8 @@ EPT_HOST_DEVICE void emit_expert_metadata(const Context& ctx, const dispatch_out
     const std::int64_t count = ctx.lane.totals[e];
     if (out.expert_offset != nullptr) out.expert_offset[e] = start;
     if (out.row_expert == nullptr) continue;
-    const std::int64_t end = out.layout == output_layout::padded
-                                 ? start + count
-                                 : start + expert_room(ctx, out, e);
+    const std::int64_t end =
+        out.layout == output_layout::padded ? start + count : start + expert_room(ctx, out, e);
     for (std::int64_t row = start; row < end; ++row) {
       out.row_expert[row] = row < start + count ? static_cast<std::int32_t>(e) : -1;
     }

@@ -72,8 +72,8 @@ class checked_size {
 /// Checks what does not depend on the wire.
 [[nodiscard]] inline result<void> check_shape(const group_shape& shape, std::int32_t ranks) {
   const auto need = [](const char* what, std::int64_t got) {
-    return refuse_shape(errc::invalid_argument, std::string(what) + " must be at least 1, got " +
-                                                    std::to_string(got));
+    return refuse_shape(errc::invalid_argument,
+                        std::string(what) + " must be at least 1, got " + std::to_string(got));
   };
   if (ranks < 1) return need("ranks", ranks);
   if (shape.max_tokens < 1 && shape.counted_tokens < 1) {
@@ -166,10 +166,9 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
                                                             std::uint64_t unit) {
   if (caps.max_message == 0) return std::numeric_limits<std::int64_t>::max() / 2;
   if (header + unit > caps.max_message) {
-    return refuse_shape(errc::capacity, "one row needs a message of " +
-                                            std::to_string(header + unit) +
-                                            " bytes, the wire carries at most " +
-                                            std::to_string(caps.max_message));
+    return refuse_shape(errc::capacity,
+                        "one row needs a message of " + std::to_string(header + unit) +
+                            " bytes, the wire carries at most " + std::to_string(caps.max_message));
   }
   return static_cast<std::int64_t>((caps.max_message - header) / unit);
 }
@@ -184,14 +183,13 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   const std::uint64_t each = 1 + lanes * 6 * ranks;
   const std::uint64_t summed = 1 + lanes * 6;
   const bool fits = each <= budget;
-  const bool sum = shape.signals == signal_words::summed ||
-                   (shape.signals == signal_words::automatic && !fits);
+  const bool sum =
+      shape.signals == signal_words::summed || (shape.signals == signal_words::automatic && !fits);
   const std::uint64_t need = sum ? summed : each;
   if (need > budget) {
     return refuse_shape(errc::capacity, std::to_string(lanes) + " lanes of " +
                                             std::to_string(ranks) + " ranks need " +
-                                            std::to_string(need) +
-                                            " signal words, the wire has " +
+                                            std::to_string(need) + " signal words, the wire has " +
                                             std::to_string(budget));
   }
   plan.geo.sources = sum ? 1 : static_cast<std::uint32_t>(ranks);
@@ -246,21 +244,20 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   const checked_size tokens(static_cast<std::uint64_t>(geo.max_tokens));
   const checked_size counted(static_cast<std::uint64_t>(geo.counted_tokens));
   const checked_size landing(static_cast<std::uint64_t>(geo.counted_rows));
-  const checked_size slotted_zone =
-      checked_size(sizeof(message_header)) + tokens * geo.slot_bytes;
-  const checked_size zone = (geo.counted_tokens == 0
-                                 ? slotted_zone
-                                 : larger(slotted_zone, checked_size(geo.counts_bytes())))
-                                .up(64);
+  const checked_size slotted_zone = checked_size(sizeof(message_header)) + tokens * geo.slot_bytes;
+  const checked_size zone =
+      (geo.counted_tokens == 0 ? slotted_zone
+                               : larger(slotted_zone, checked_size(geo.counts_bytes())))
+          .up(64);
   const bool direct = geo.message == message_shape::direct;
   const bool rows = geo.message == message_shape::per_row;
-  const checked_size messages =
-      geo.message == message_shape::per_peer ? zone * ranks
-      : geo.counted_tokens == 0 ? checked_size(sizeof(message_header)) * ranks
-                                : checked_size(geo.counts_bytes()).up(64) * ranks;
+  const checked_size messages = geo.message == message_shape::per_peer ? zone * ranks
+                                : geo.counted_tokens == 0
+                                    ? checked_size(sizeof(message_header)) * ranks
+                                    : checked_size(geo.counts_bytes()).up(64) * ranks;
   const checked_size staging = messages + (rows ? tokens * geo.slot_bytes : checked_size(0));
-  const checked_size sent = counted * static_cast<std::uint64_t>(
-                                          geo.top_k < geo.ranks ? geo.top_k : geo.ranks);
+  const checked_size sent =
+      counted * static_cast<std::uint64_t>(geo.top_k < geo.ranks ? geo.top_k : geo.ranks);
   const checked_size none(0);
   checked_size at(0);
   const auto take = [&at](checked_size bytes) {
@@ -284,8 +281,8 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   geo.ready = take(checked_size(sizeof(message_header)) * ranks * 2);
   geo.stop = take(checked_size(sizeof(message_header)) * ranks);
   geo.lane_bytes = at.value() - lane_start;
-  const checked_size all =
-      checked_size(lane_start) + checked_size(geo.lane_bytes) * static_cast<std::uint64_t>(shape.lanes);
+  const checked_size all = checked_size(lane_start) +
+                           checked_size(geo.lane_bytes) * static_cast<std::uint64_t>(shape.lanes);
   if (!at.fits() || !all.fits()) {
     return refuse_shape(errc::invalid_argument, "this shape needs more than 2^64 bytes");
   }
@@ -347,17 +344,17 @@ struct lane_workspace {
   geo.wire = shape.returns;
   const checked_size worst = checked_size(static_cast<std::uint64_t>(shape.counted_tokens)) *
                              static_cast<std::uint64_t>(ranks);
-  geo.counted_rows = shape.counted_tokens == 0  ? 0
+  geo.counted_rows = shape.counted_tokens == 0 ? 0
                      : shape.counted_rows != 0 ? shape.counted_rows
                                                : static_cast<std::int64_t>(worst.value());
   geo.row_bytes = row.row_bytes;
   geo.scale_bytes = row.scale_bytes;
   const checked_size scale_offset = checked_size(row.row_bytes).up(16);
   const checked_size choice_offset = (scale_offset + row.scale_bytes).up(16);
-  const checked_size slot = (choice_offset + sizeof(std::int64_t) +
-                             checked_size(static_cast<std::uint64_t>(shape.top_k)) *
-                                 sizeof(slot_choice))
-                                .up(16);
+  const checked_size slot =
+      (choice_offset + sizeof(std::int64_t) +
+       checked_size(static_cast<std::uint64_t>(shape.top_k)) * sizeof(slot_choice))
+          .up(16);
   const checked_size values =
       checked_size(static_cast<std::uint64_t>(shape.hidden)) * bytes_of(shape.returns);
   const checked_size returned =
@@ -400,18 +397,18 @@ struct lane_workspace {
   geo.config = hash_config(plan, shape.lanes);
   plan.width = ranks + shape.experts;
   plan.sizes.workspace_bytes =
-      placement_bytes(plan) + lane_workspace_of(geo, plan.width, workers).bytes *
-                                  static_cast<std::uint64_t>(shape.lanes);
+      placement_bytes(plan) +
+      lane_workspace_of(geo, plan.width, workers).bytes * static_cast<std::uint64_t>(shape.lanes);
   const auto choices = static_cast<std::uint64_t>(shape.top_k);
   const checked_size tokens = larger(static_cast<std::uint64_t>(shape.max_tokens),
                                      static_cast<std::uint64_t>(shape.counted_tokens));
   const checked_size handle =
       checked_size(handle_header_bytes) +
       checked_size(static_cast<std::uint64_t>(ranks)) * (handle_parts::arrays * 8) +
-      tokens * choices * sizeof(route_entry) +
-      receivable_rows(geo) * choices * sizeof(place_entry);
+      tokens * choices * sizeof(route_entry) + receivable_rows(geo) * choices * sizeof(place_entry);
   if (!handle.fits()) {
-    return refuse_shape(errc::invalid_argument, "a handle of this shape needs more than 2^64 bytes");
+    return refuse_shape(errc::invalid_argument,
+                        "a handle of this shape needs more than 2^64 bytes");
   }
   plan.sizes.handle_bytes = handle.value();
   return plan;

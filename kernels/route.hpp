@@ -59,8 +59,8 @@ namespace eptransport::detail {
 /// well (columns R, R + 1, ..), and the check of every index.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void count_routes(const Context& ctx, const dispatch_input& in,
-                                  std::int64_t tokens, bool experts) {
+EPT_HOST_DEVICE void count_routes(const Context& ctx, const dispatch_input& in, std::int64_t tokens,
+                                  bool experts) {
   using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;

@@ -76,8 +76,8 @@ EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
 /// `sum_rows` with the value types chosen at run time.
 EPT_NO_EXEC_CHECK
 template <class G, class Source>
-EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
-                              const Source& source, element in, element out) {
+EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden, const Source& source,
+                              element in, element out) {
   if (in == element::bf16 && out == element::bf16) {
     sum_rows<bf16_value, bf16_value>(g, dst, hidden, source);
   } else if (in == element::bf16) {

@@ -59,7 +59,7 @@ namespace eptransport {
   const std::uint32_t rest = bits & 0x7fffffffu;
   if (rest > 0x7f800000u) return static_cast<std::uint8_t>(sign | 0x7fu);
   if (rest >= 0x43e00000u) return static_cast<std::uint8_t>(sign | 0x7eu);  // 448 and above
-  if (rest >= 0x3c800000u) {                                                // normal: 2^-6 and above
+  if (rest >= 0x3c800000u) {  // normal: 2^-6 and above
     const std::uint32_t rounded = rest + 0x7ffffu + ((rest >> 20) & 1u);
     return static_cast<std::uint8_t>(sign | ((rounded - 0x3c000000u) >> 20));
   }

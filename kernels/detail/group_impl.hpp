@@ -99,9 +99,9 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
   if (!shared) return shared.error();
   reports_ = reinterpret_cast<lane_report*>(*shared);
   hello_base_ = reinterpret_cast<std::uint64_t*>(reports_ + lanes_.size());
-  const auto written = executor.write(
-      workspace_, reinterpret_cast<const std::byte*>(plan_.placement.data()),
-      plan_.placement.size() * sizeof(expert_place));
+  const auto written =
+      executor.write(workspace_, reinterpret_cast<const std::byte*>(plan_.placement.data()),
+                     plan_.placement.size() * sizeof(expert_place));
   if (!written) return written.error();
   geo.placement = reinterpret_cast<const expert_place*>(workspace_);
   region_ = memory.window_offset;
@@ -222,8 +222,8 @@ result<lane_statistics> group<T>::statistics(std::int32_t lane) const {
   lane_state state;
   executor_type& executor = transport_->executor();
   if (auto done = executor.synchronize(); !done) return done.error();
-  const auto* from = reinterpret_cast<const std::byte*>(
-      lanes_[static_cast<std::size_t>(lane)].memory.state);
+  const auto* from =
+      reinterpret_cast<const std::byte*>(lanes_[static_cast<std::size_t>(lane)].memory.state);
   if (auto r = executor.read(reinterpret_cast<std::byte*>(&state), from, sizeof state); !r) {
     return r.error();
   }
@@ -263,12 +263,12 @@ result<void> group<T>::check_call(std::int32_t lane, dispatch_handle handle) con
 
 template <Transport T>
 bool group<T>::fits_window(const dispatch_input& in) const {
-  const auto rows = static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows
-                                                                    : plan_.geo.counted_rows);
+  const auto rows =
+      static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows : plan_.geo.counted_rows);
   const std::uint64_t bytes = rows * plan_.geo.row_bytes;
   const std::uint64_t window = transport_->window().size();
-  const bool outside = in.landing >= region_ + plan_.sizes.window_bytes ||
-                       in.landing + bytes <= region_;
+  const bool outside =
+      in.landing >= region_ + plan_.sizes.window_bytes || in.landing + bytes <= region_;
   return in.landing % 16 == 0 && in.landing <= window && bytes <= window - in.landing && outside;
 }
 
@@ -282,7 +282,8 @@ result<void> group<T>::check_combine(const combine_input& in) const {
   const std::span<std::byte> window = transport_->window();
   const auto* y = static_cast<const std::byte*>(in.y);
   if (y < window.data() || y >= window.data() + window.size()) {
-    return failure{errc::invalid_argument, "combine", "combine_transfer::pull needs y in the window"};
+    return failure{errc::invalid_argument, "combine",
+                   "combine_transfer::pull needs y in the window"};
   }
   return {};
 }
@@ -305,14 +306,14 @@ result<void> group<T>::check_input(const dispatch_input& in) const {
                        ", group_shape::counted_rows is " + std::to_string(geo.counted_rows)};
   }
   if (in.landing != 0 && !fits_window(in)) {
-    return bad("landing must be a multiple of 16, outside the group's region, with its rows inside "
-               "the window");
+    return bad(
+        "landing must be a multiple of 16, outside the group's region, with its rows inside "
+        "the window");
   }
   const bool some = in.device_tokens != nullptr || in.tokens > 0 || in.cached;
   if (some && in.x == nullptr) return bad("x is null but there are tokens");
   if (some && in.topk_index == nullptr) return bad("topk_index is null but there are tokens");
-  if (some && geo.scale_bytes != 0 && in.scales == nullptr &&
-      geo.quantise == quantisation::none) {
+  if (some && geo.scale_bytes != 0 && in.scales == nullptr && geo.quantise == quantisation::none) {
     return bad("scales is null but group_shape::row has scale_bytes");
   }
   if (in.device_tokens == nullptr && !in.cached && (in.tokens < 0 || in.tokens > most)) {
@@ -334,8 +335,7 @@ result<void> group<T>::check_output(const dispatch_output& out) const {
     return bad("dispatch_output::scale_stride needs scales in 32-bit units");
   }
   if (out.layout == output_layout::in_place) return {};
-  const bool may_stay =
-      out.layout == output_layout::rank_major && plan_.geo.counted_tokens != 0;
+  const bool may_stay = out.layout == output_layout::rank_major && plan_.geo.counted_tokens != 0;
   if (out.rows == nullptr && !may_stay) return bad("dispatch_output::rows is null");
   if (plan_.geo.scale_bytes != 0 && out.scales == nullptr) {
     return bad("dispatch_output::scales is null but group_shape::row has scale_bytes");
@@ -365,15 +365,16 @@ result<void> group<T>::run_dispatch(std::int32_t lane, const dispatch_input& in,
   if (checked && detail::has(parts, call_parts::receive)) checked = check_output(out);
   const lane_part& on = lanes_[static_cast<std::size_t>(lane)];
   const bool too_many = !checked && checked.error().code == errc::capacity;
-  const dispatch_call<view_type> call{.view = transport_->view(),
-                                      .geo = on.geo,
-                                      .lane = on.memory,
-                                      .handle = handle.memory,
-                                      .in = in,
-                                      .out = out,
-                                      .parts = parts,
-                                      // The kernel finds too many tokens itself and tells the peers.
-                                      .refused = !checked && !too_many};
+  const dispatch_call<view_type> call{
+      .view = transport_->view(),
+      .geo = on.geo,
+      .lane = on.memory,
+      .handle = handle.memory,
+      .in = in,
+      .out = out,
+      .parts = parts,
+      // The kernel finds too many tokens itself and tells the peers.
+      .refused = !checked && !too_many};
   return run(lane, call, how, std::move(checked));
 }
 

@@ -39,11 +39,11 @@ inline constexpr std::uint64_t no_deadline = ~std::uint64_t{0};
 
 /// One one-sided copy into a peer's window.
 struct put_request {
-  std::int32_t peer = 0;              ///< destination rank
-  std::uint64_t dst_offset = 0;       ///< bytes from the start of the peer's window
-  const std::byte* src = nullptr;     ///< in the own window if `caps.needs_registered_source`
-  std::uint64_t bytes = 0;            ///< at most `caps.max_message`
-  std::uint32_t signal = no_signal;   ///< the peer's word that grows by 1
+  std::int32_t peer = 0;             ///< destination rank
+  std::uint64_t dst_offset = 0;      ///< bytes from the start of the peer's window
+  const std::byte* src = nullptr;    ///< in the own window if `caps.needs_registered_source`
+  std::uint64_t bytes = 0;           ///< at most `caps.max_message`
+  std::uint32_t signal = no_signal;  ///< the peer's word that grows by 1
 };
 
 /// The device view: a value that a kernel takes by copy. `G` is any thread group.
@@ -154,15 +154,19 @@ concept Transport =
 /// Names the first missing requirement in one line; stands under each backend.
 template <class T>
 consteval bool check_transport() {
-  static_assert(requires { typename T::transport_concept; },
-                "eptransport: T lacks `using transport_concept = eptransport::transport_tag`");
-  static_assert(requires { requires std::same_as<decltype(T::caps), const capabilities>; },
-                "eptransport: T lacks `static constexpr eptransport::capabilities caps`");
-  static_assert(requires { requires Executor<typename T::executor_type>; },
-                "eptransport: T::executor_type does not model Executor (core/transport.hpp)");
-  static_assert(requires {
-    requires TransportView<typename T::view_type, typename T::executor_type::worker_type>;
-  }, "eptransport: T::view_type does not model TransportView (core/transport.hpp)");
+  static_assert(
+      requires { typename T::transport_concept; },
+      "eptransport: T lacks `using transport_concept = eptransport::transport_tag`");
+  static_assert(
+      requires { requires std::same_as<decltype(T::caps), const capabilities>; },
+      "eptransport: T lacks `static constexpr eptransport::capabilities caps`");
+  static_assert(
+      requires { requires Executor<typename T::executor_type>; },
+      "eptransport: T::executor_type does not model Executor (core/transport.hpp)");
+  static_assert(
+      requires {
+        requires TransportView<typename T::view_type, typename T::executor_type::worker_type>;
+      }, "eptransport: T::view_type does not model TransportView (core/transport.hpp)");
   static_assert(Transport<T>, "eptransport: T does not model Transport (core/transport.hpp)");
   return true;
 }
