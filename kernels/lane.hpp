@@ -62,7 +62,7 @@ EPT_HOST_DEVICE void raise(const Context& ctx, fault_record fault) {
   ctx.lane.state->fault = fault;
   ctx.lane.report->fault = fault;
   // Pairs with the acquire in group::status(): the host sees the whole record.
-  memory::signal_add(&ctx.lane.report->status, static_cast<std::uint64_t>(fault.kind));
+  memory::signal_store(&ctx.lane.report->status, static_cast<std::uint64_t>(fault.kind));
 }
 
 EPT_NO_EXEC_CHECK
@@ -185,6 +185,12 @@ template <class Context>
     const bool stop = stopped(ctx, what.next, what.where, what.peer);
     if (ctx.worker.any(stop || !ctx.ok())) return false;
     if (status == op_status::failed || last) {
+      const auto seen = static_cast<std::uint64_t>(
+          ctx.worker.first(static_cast<std::int64_t>(ctx.view.read_signal(what.signal))));
+      if (status != op_status::failed && reached(seen, what.target)) {  // it came at the last moment
+        memory::acquire_bulk();
+        return true;
+      }
       if (ctx.worker.thread() == 0) {
         raise(ctx, {.kind = status == op_status::failed ? fault_kind::transport_failed
                                                         : fault_kind::expired,
@@ -193,7 +199,7 @@ template <class Context>
                                                                                  : late_peer(ctx),
                     .signal = static_cast<std::int32_t>(what.signal),
                     .expected = what.target,
-                    .seen = ctx.view.read_signal(what.signal)});
+                    .seen = seen});
       }
       return false;
     }

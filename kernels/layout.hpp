@@ -18,6 +18,7 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/fault.hpp>
+#include <eptransport/core/thread_group.hpp>
 #include <eptransport/kernels/call.hpp>
 
 #include <cstddef>

@@ -45,7 +45,8 @@ struct actor {
   return static_cast<std::int64_t>(value - at_least) >= 0;
 }
 
-/// What the scheduler needs from the simulated world when nobody is ready. Called under the lock.
+/// What the scheduler needs from the simulated world when nobody is ready.
+/// Called under the lock.
 class world_of_actors {
  public:
   virtual bool deliver_something() = 0;               ///< one step; false if nothing is in flight

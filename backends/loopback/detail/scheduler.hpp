@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The baton: many threads, one of which runs at a time, chosen by the seed.
+/// @brief The baton: many threads, one of which runs at a time, chosen by the
+/// seed.
 ///
-/// A thread is an *actor*: running (holds the baton), ready, blocked or gone. The baton changes
-/// hands only inside the functions below, so that the order of all actors' acts is a function of
-/// the seed. When nobody is ready, the choice is, in this order: deliver something that is in
-/// flight; let the next thing happen that has a time (a held message, a deadline); give up.
-/// Under `delivery::immediate` the ready actor whose rank is furthest behind in modelled time runs
-/// next, and the seed breaks ties: the ledger then sees messages nearly in the order of time.
+/// A thread is an *actor*: running (holds the baton), ready, blocked or gone.
+/// The baton changes hands only inside the functions below, so that the order
+/// of all actors' acts is a function of the seed. When nobody is ready, the
+/// choice is, in this order: deliver something that is in flight; let the next
+/// thing happen that has a time (a held message, a deadline); give up. Under
+/// `delivery::immediate` the ready actor whose rank is furthest behind in
+/// modelled time runs next, and the seed breaks ties: the ledger then sees
+/// messages nearly in the order of time.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/actor.hpp>
@@ -63,6 +66,17 @@ class scheduler {
     switch_from(self, lock);
   }
 
+  /// Lets others run for a poller. Where the furthest behind runs next, the
+  /// poller's clock follows the others, or it would be chosen again and again.
+  void let_the_slowest_run(actor& self, lock_type& lock) {
+    if (by_time_) {
+      double slowest = ready_.front()->clock->ns;
+      for (const actor* each : ready_) slowest = std::min(slowest, each->clock->ns);
+      self.clock->move_to(slowest);
+    }
+    yield(self, lock);
+  }
+
   /// Sleeps until `wake`, or until the deadline (then `self.expired`).
   void block(actor& self, lock_type& lock) {
     self.state = actor::state_type::blocked;
@@ -109,8 +123,9 @@ class scheduler {
     }
   }
 
-  /// Siblings whose worker barrier is complete may go on: the running worker was its last. All
-  /// their clocks meet. To be called before the running worker's clock is used again.
+  /// Siblings whose worker barrier is complete may go on: the running worker
+  /// was its last. All their clocks meet. To be called before the running
+  /// worker's clock is used again.
   void meet_siblings(actor& last) {
     const auto& siblings = by_rank_[static_cast<std::size_t>(last.rank)];
     const auto met = [](const actor& a) {
@@ -165,7 +180,8 @@ class scheduler {
     }
   }
 
-  /// The transport of `rank` failed: nothing that depends on it is worth waiting for.
+  /// The transport of `rank` failed: nothing that depends on it is worth
+  /// waiting for.
   void rank_failed(int rank) {
     if (by_rank_.empty()) return;
     for (actor* each : by_rank_[static_cast<std::size_t>(rank)]) {
@@ -178,7 +194,8 @@ class scheduler {
 
   [[nodiscard]] bool nobody_ready() const noexcept { return ready_.empty(); }
 
-  /// Ends waits whose deadline lies before `now_ns`; for actors that poll instead of waiting.
+  /// Ends waits whose deadline lies before `now_ns`; for actors that poll
+  /// instead of waiting.
   void expire_before(std::uint64_t now_ns) {
     for (auto& each : actors_) {
       if (each->state == actor::state_type::blocked && each->deadline_ns < now_ns) expire(*each);
@@ -255,7 +272,8 @@ class scheduler {
     return best;
   }
 
-  /// The next event that has a time: a held message arrives, or a deadline passes.
+  /// The next event that has a time: a held message arrives, or a deadline
+  /// passes.
   bool let_time_pass() {
     actor* first = nullptr;
     for (auto& each : actors_) {
@@ -272,13 +290,16 @@ class scheduler {
     return true;
   }
 
-  /// Everybody waits without a deadline: fail the transports; if that frees nobody, there is no
-  /// way on.
+  /// Everybody waits without a deadline: fail the transports; if that frees
+  /// nobody, there is no way on.
   void give_up() {
     world_.deadlock();
     if (!ready_.empty()) return;
     // check: printing the last words before an abort
-    std::fputs("eptransport loopback: deadlock, every thread waits and has no deadline\n", stderr);
+    std::fputs(
+        "eptransport loopback: deadlock, every thread waits and has no "
+        "deadline\n",
+        stderr);
     std::abort();
   }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,8 +20,8 @@
 
 namespace eptransport::loopback_detail {
 
-/// Zeroed memory between two guard zones. Untouched pages cost nothing, so that windows of many
-/// gigabytes can be simulated.
+/// Zeroed memory between two guard zones. Untouched pages cost nothing, so that
+/// windows of many gigabytes can be simulated.
 class window {
  public:
   static constexpr std::size_t guard_bytes = 4096;
@@ -28,11 +29,10 @@ class window {
   static constexpr auto canary = std::byte{0xc9};
 
   /// Check `valid()` before use.
-  explicit window(std::uint64_t bytes)
-      : bytes_(bytes), memory_(std::calloc(bytes + 2 * guard_bytes + alignment, 1), &std::free) {
+  explicit window(std::uint64_t bytes) : bytes_(bytes), memory_(reserve(bytes), &std::free) {
     if (memory_ == nullptr) return;
     void* start = memory_.get();
-    std::size_t space = bytes + 2 * guard_bytes + alignment;
+    std::size_t space = bytes + extra_bytes;
     front_ = static_cast<std::byte*>(std::align(alignment, bytes + 2 * guard_bytes, start, space));
     std::memset(front_, static_cast<int>(canary), guard_bytes);
     std::memset(data() + bytes_, static_cast<int>(canary), guard_bytes);
@@ -60,16 +60,25 @@ class window {
   }
 
  private:
+  static constexpr std::size_t extra_bytes = 2 * guard_bytes + alignment;
+
+  static void* reserve(std::uint64_t bytes) noexcept {
+    if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - extra_bytes) return nullptr;
+    return std::calloc(bytes + extra_bytes, 1);
+  }
+
   std::uint64_t bytes_;
   std::unique_ptr<void, void (*)(void*)> memory_;
   std::byte* front_ = nullptr;
 };
 
-/// The double-write check: which bytes of one window hold something its owner may not have seen.
+/// The double-write check: which bytes of one window hold something its owner
+/// may not have seen.
 ///
-/// A put *claims* its bytes when it is issued. The claim ends when the owner acquires the put's
-/// signal word at a value that counts the put, or, for a put without a signal, when it has landed.
-/// A put whose bytes overlap a claim could overwrite what was never read: a violation.
+/// A put *claims* its bytes when it is issued. The claim ends when the owner
+/// acquires the put's signal word at a value that counts the put, or, for a put
+/// without a signal, when it has landed. A put whose bytes overlap a claim
+/// could overwrite what was never read: a violation.
 class unread_bytes {
  public:
   /// @returns the serial of a put whose claim overlaps, plus 1, or 0

@@ -8,6 +8,7 @@
 /// | operation       | order                | pairs with                                          |
 /// |-----------------|----------------------|-----------------------------------------------------|
 /// | `signal_add`    | release, system      | `signal_acquire` of the waiting rank                |
+/// | `signal_store`  | release, system      | `signal_acquire`; a word that one thread alone writes |
 /// | `signal_acquire`| acquire, system      | `signal_add`, or the NIC's write of a counter       |
 /// | `publish`       | release fence, system| the acquire of a proxy, NIC or peer that reads next |
 /// | `acquire_bulk`  | full proxy fence     | makes acquired bytes readable by bulk copies        |
@@ -31,6 +32,11 @@ struct host_memory {
   /// acquires the new value.
   static void signal_add(std::uint64_t* word, std::uint64_t amount) noexcept {
     std::atomic_ref(*word).fetch_add(amount, std::memory_order_release);
+  }
+
+  /// Writes a word that one thread alone ever writes; pairs with `signal_acquire`.
+  static void signal_store(std::uint64_t* word, std::uint64_t value) noexcept {
+    std::atomic_ref(*word).store(value, std::memory_order_release);
   }
 
   /// Reads a signal word; pairs with `signal_add`.
