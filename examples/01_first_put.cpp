@@ -31,6 +31,7 @@ int main() {
     constexpr ept::host_thread group;  // on the GPU this would be a warp or a block
     const auto deadline = view.now_ns() + 1'000'000'000;
 
+    // [readme]
     if (view.rank() == 0) {
       std::strcpy(reinterpret_cast<char*>(view.local()), "hello from rank 0");
       const ept::put_request hello{
@@ -39,6 +40,7 @@ int main() {
     } else if (view.wait_signal(group, 0, 1, deadline) == ept::op_status::ok) {
       std::printf("rank 1 received: %s\n", reinterpret_cast<char*>(view.local() + 512));
     }
+    // [/readme]
   });
   std::printf("modelled on %s: %.1f us\n", wire::name, (*world)->modelled_ns(1) / 1000);
 }

@@ -2,9 +2,9 @@
 /// @file
 /// @brief What a caller says: the shape that all ranks agree on, and the arguments of the calls.
 ///
-/// Vocabulary: R ranks, T tokens of this rank (any number, 0 included, different per rank), H hidden,
-/// k choices per token, E experts. *Dispatch* copies each token's row once to every rank that owns
-/// one of its experts; *combine* sums the experts' results back into the token's row.
+/// Vocabulary: R ranks, T tokens of this rank (any number, 0 included, different per rank), H
+/// hidden, k choices per token, E experts. *Dispatch* copies each token's row once to every rank
+/// that owns one of its experts; *combine* sums the experts' results back into the token's row.
 /// `group.hpp` has the calls themselves.
 #pragma once
 
@@ -119,11 +119,11 @@ struct dispatch_handle {
 
 /// Tokens to send. Pointers are memory that kernels reach, read only until the kernel completes.
 struct dispatch_input {
-  const void* x = nullptr;              ///< [T, row_bytes]; may be null when T is 0
-  const void* scales = nullptr;         ///< [T, scale_bytes]; null if scale_bytes is 0
-  const void* topk_index = nullptr;     ///< [T, k] of `indices`; -1 = unused choice
-  const float* topk_weight = nullptr;   ///< [T, k]; null = 1; ignored where the index is -1
-  std::int64_t tokens = 0;              ///< T, if `device_tokens` is null
+  const void* x = nullptr;                      ///< [T, row_bytes]; may be null when T is 0
+  const void* scales = nullptr;                 ///< [T, scale_bytes]; null if scale_bytes is 0
+  const void* topk_index = nullptr;             ///< [T, k] of `indices`; -1 = unused choice
+  const float* topk_weight = nullptr;           ///< [T, k]; null = 1; ignored where the index is -1
+  std::int64_t tokens = 0;                      ///< T, if `device_tokens` is null
   const std::int64_t* device_tokens = nullptr;  ///< [1], read by the kernel: for CUDA graphs
   index_type indices = index_type::int64;
   dispatch_mode mode = dispatch_mode::slotted;
@@ -137,11 +137,11 @@ struct dispatch_input {
 /// counts twice.
 struct dispatch_output {
   output_layout layout = output_layout::rank_major;
-  void* rows = nullptr;     ///< [capacity, row_bytes]; padded: [local_experts, capacity, row_bytes]
-  void* scales = nullptr;   ///< the same with scale_bytes
-  std::int64_t capacity = 0;   ///< rows (padded: per local expert); 0 = the worst case fits
-  std::int64_t alignment = 1;  ///< expert_major: each expert starts at a multiple of it
-  std::int64_t* total = nullptr;          ///< [1] n; expert_major: alignment padding included
+  void* rows = nullptr;    ///< [capacity, row_bytes]; padded: [local_experts, capacity, row_bytes]
+  void* scales = nullptr;  ///< the same with scale_bytes
+  std::int64_t capacity = 0;      ///< rows (padded: per local expert); 0 = the worst case fits
+  std::int64_t alignment = 1;     ///< expert_major: each expert starts at a multiple of it
+  std::int64_t* total = nullptr;  ///< [1] n; expert_major: alignment padding included
   std::int64_t* expert_count = nullptr;   ///< [local_experts] rows without padding
   std::int64_t* expert_offset = nullptr;  ///< [local_experts] first row; expert layouts only
   std::int32_t* row_expert = nullptr;     ///< [capacity] expert_major: local expert, -1 = padding

@@ -50,8 +50,7 @@ struct returned_rows {
 
   [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return geo->top_k; }
   [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    return routes[i].rank < 0 ? nullptr
-                              : window + geo->return_row(routes[i].rank, routes[i].slot);
+    return routes[i].rank < 0 ? nullptr : window + geo->return_row(routes[i].rank, routes[i].slot);
   }
   [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
 };
@@ -118,8 +117,8 @@ EPT_HOST_DEVICE void return_row(const Context& ctx, const expert_rows& rows,
                             .src = dst,
                             .bytes = geo.return_bytes,
                             .signal = geo.combine_signal(geo.rank)};
-  (void)sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
-             stage::combine_send, to.source);
+  (void)sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline), stage::combine_send,
+             to.source);
 }
 
 /// per_peer and direct: tells `peer` that its `rows` rows are there, or sends them.
@@ -137,12 +136,11 @@ EPT_HOST_DEVICE void return_all(const Context& ctx, std::int32_t peer, std::int6
        row += geo.returns_per_message) {
     const std::int64_t left = rows - row;
     const std::int64_t count = left < geo.returns_per_message ? left : geo.returns_per_message;
-    const put_request request{
-        .peer = peer,
-        .dst_offset = geo.return_row(geo.rank, row),
-        .src = ctx.view.local() + geo.staged_return(ctx.combines, peer, row),
-        .bytes = static_cast<std::uint64_t>(count) * geo.return_bytes,
-        .signal = signal};
+    const put_request request{.peer = peer,
+                              .dst_offset = geo.return_row(geo.rank, row),
+                              .src = ctx.view.local() + geo.staged_return(ctx.combines, peer, row),
+                              .bytes = static_cast<std::uint64_t>(count) * geo.return_bytes,
+                              .signal = signal};
     if (!sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
               stage::combine_send, peer)) {
       return;
@@ -225,8 +223,8 @@ EPT_HOST_DEVICE void combine_receive(const Context& ctx, const combine_output& o
   if (tokens > 0 && !expect_pointer(ctx, out.out, stage::combine_recv)) return;
   const share mine = share_of(worker, tokens);
   for (std::int64_t t = mine.begin; t < mine.end; ++t) {
-    std::byte* row = static_cast<std::byte*>(out.out) + static_cast<std::uint64_t>(t) *
-                                                            geo.return_bytes;
+    std::byte* row =
+        static_cast<std::byte*>(out.out) + static_cast<std::uint64_t>(t) * geo.return_bytes;
     sum_rows(worker, row, geo.hidden,
              returned_rows{ctx.view.local(), &geo, handle.routes + t * geo.top_k});
   }

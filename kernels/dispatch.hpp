@@ -105,14 +105,15 @@ template <class Context>
 EPT_HOST_DEVICE void announce(const Context& ctx, std::int32_t peer, std::int64_t rows) {
   const geometry& geo = ctx.geo;
   const bool packed = geo.message == message_shape::per_peer;
-  const std::int64_t first = !packed ? 0 : rows < geo.rows_per_message ? rows : geo.rows_per_message;
+  const std::int64_t first = !packed                       ? 0
+                             : rows < geo.rows_per_message ? rows
+                                                           : geo.rows_per_message;
   const std::int64_t rest = packed ? rows - first : 0;
   const std::int64_t more = geo.message == message_shape::per_row
                                 ? rows
                                 : (rest + geo.rows_per_message - 1) / geo.rows_per_message;
-  std::byte* message = peer == geo.rank
-                           ? ctx.view.local() + geo.zone(ctx.epoch, geo.rank)
-                           : ctx.view.local() + geo.staged_message(ctx.epoch, peer);
+  std::byte* message = peer == geo.rank ? ctx.view.local() + geo.zone(ctx.epoch, geo.rank)
+                                        : ctx.view.local() + geo.staged_message(ctx.epoch, peer);
   if (ctx.worker.thread() == 0) {
     *reinterpret_cast<message_header*>(message) = {
         .stamp = stamp_of(ctx.epoch), .config = geo.config, .rows = rows, .more = more};

@@ -44,9 +44,12 @@ template <class View, class W>
                                                           const geometry& geo,
                                                           const lane_memory& lane) {
   const lane_state& state = *lane.state;
-  return {view,           worker,
-          geo,            lane,
-          state.epoch,    state.combines,
+  return {view,
+          worker,
+          geo,
+          lane,
+          state.epoch,
+          state.combines,
           view.now_ns() + state.timeout_ns,
           worker.worker() % view.channels()};
 }
@@ -158,7 +161,8 @@ struct awaited {
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE std::int32_t late_peer(const Context& ctx) {
   for (std::int32_t peer = 0; peer < ctx.geo.ranks; ++peer) {
-    if (peer != ctx.geo.rank && header_of(ctx, ctx.epoch, peer).stamp != stamp_of(ctx.epoch)) return peer;
+    if (peer != ctx.geo.rank && header_of(ctx, ctx.epoch, peer).stamp != stamp_of(ctx.epoch))
+      return peer;
   }
   return -1;
 }
@@ -173,8 +177,8 @@ template <class Context>
   using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   std::uint64_t slice = std::uint64_t{1} << 20;
   for (;;) {
-    const auto now = static_cast<std::uint64_t>(
-        ctx.worker.first(static_cast<std::int64_t>(ctx.view.now_ns())));
+    const auto now =
+        static_cast<std::uint64_t>(ctx.worker.first(static_cast<std::int64_t>(ctx.view.now_ns())));
     const bool last = now + slice >= ctx.deadline;
     const op_status status = ctx.view.wait_signal(ctx.worker, what.signal, what.target,
                                                   last ? ctx.deadline : now + slice);
@@ -187,7 +191,8 @@ template <class Context>
     if (status == op_status::failed || last) {
       const auto seen = static_cast<std::uint64_t>(
           ctx.worker.first(static_cast<std::int64_t>(ctx.view.read_signal(what.signal))));
-      if (status != op_status::failed && reached(seen, what.target)) {  // it came at the last moment
+      if (status != op_status::failed &&
+          reached(seen, what.target)) {  // it came at the last moment
         memory::acquire_bulk();
         return true;
       }
@@ -213,11 +218,11 @@ template <class Context>
 EPT_HOST_DEVICE bool sent(const Context& ctx, op_status status, stage where, std::int32_t peer) {
   if (status == op_status::ok) return true;
   if (ctx.worker.thread() == 0) {
-    raise(ctx, {.kind = status == op_status::failed ? fault_kind::transport_failed
-                                                    : fault_kind::expired,
-                .where = where,
-                .peer = peer,
-                .channel = static_cast<std::int32_t>(ctx.channel)});
+    raise(ctx,
+          {.kind = status == op_status::failed ? fault_kind::transport_failed : fault_kind::expired,
+           .where = where,
+           .peer = peer,
+           .channel = static_cast<std::int32_t>(ctx.channel)});
   }
   return false;
 }
@@ -252,17 +257,16 @@ EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
                               d_target(ctx, epoch - 1, peer))) {
       continue;
     }
-    auto* header = reinterpret_cast<message_header*>(
-        ctx.view.local() + ctx.geo.stop +
-        static_cast<std::uint64_t>(peer) * sizeof(message_header));
+    auto* header = reinterpret_cast<message_header*>(ctx.view.local() + ctx.geo.stop +
+                                                     static_cast<std::uint64_t>(peer) *
+                                                         sizeof(message_header));
     if (ctx.worker.thread() == 0) {
       const fault_record& fault = state.fault;
       const bool relayed = fault.kind == fault_kind::peer_stopped;
       *header = {.stamp = stamp_of(epoch),
                  .config = ctx.geo.config,
                  .stop = relayed ? fault.cause : fault.kind,
-                 .culprit = relayed ? fault.culprit
-                                    : (fault.peer >= 0 ? fault.peer : ctx.geo.rank),
+                 .culprit = relayed ? fault.culprit : (fault.peer >= 0 ? fault.peer : ctx.geo.rank),
                  .expected = fault.expected,
                  .seen = fault.seen};
     }

@@ -12,8 +12,8 @@
 ///     returns [2][R][T]   sources of combine puts, by parity of the combine
 ///     stop    [R]         64 bytes: sources of stop messages
 ///
-/// A slot is | row | scales | token | k x (expert, weight) |, each part aligned to 16. A D message is
-/// a prefix of a zone. Nothing moves with the arguments of a call (INV-5).
+/// A slot is | row | scales | token | k x (expert, weight) |, each part aligned to 16. A D message
+/// is a prefix of a zone. Nothing moves with the arguments of a call (INV-5).
 #pragma once
 
 #include <eptransport/core/config.hpp>
@@ -161,8 +161,8 @@ struct geometry {
   /// Source of the combine rows for `to`; offset in the window.
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t staged_return(std::uint64_t combines, std::int32_t to,
                                                             std::int64_t index) const noexcept {
-    const std::uint64_t half = static_cast<std::uint64_t>(ranks) *
-                               static_cast<std::uint64_t>(max_tokens) * return_bytes;
+    const std::uint64_t half =
+        static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(max_tokens) * return_bytes;
     return returns + (combines & 1u) * half + return_index(to, index) * return_bytes;
   }
   /// Source of the D message (per_row, direct: of the header alone) for `to`; offset in the window.
@@ -216,13 +216,14 @@ struct handle_parts {
             reinterpret_cast<place_entry*>(places)};
   }
 };
-static_assert(sizeof(handle_header) <= 64 && sizeof(route_entry) == 16 && sizeof(place_entry) == 16);
+static_assert(sizeof(handle_header) <= 64 && sizeof(route_entry) == 16 &&
+              sizeof(place_entry) == 16);
 
 /// The words of a lane that live in kernel memory.
 struct lane_state {
   worker_words words{};
-  std::uint64_t status = 0;  ///< 0, or the `fault_kind` that poisoned the lane
-  std::uint64_t epoch = 0;   ///< of the next exchange
+  std::uint64_t status = 0;     ///< 0, or the `fault_kind` that poisoned the lane
+  std::uint64_t epoch = 0;      ///< of the next exchange
   std::uint64_t announced = 0;  ///< D messages sent: `epoch`, or one more while one is in flight
   lane_phase phase = lane_phase::idle;
   std::uint64_t combines = 0;
@@ -242,13 +243,13 @@ struct lane_report {
 struct lane_memory {
   lane_state* state = nullptr;
   lane_report* report = nullptr;
-  std::uint64_t* base = nullptr;       ///< [lane_signals] value of each word at construction
-  std::uint64_t* rows_due = nullptr;   ///< [2][sources] row signals consumed so far, by parity
+  std::uint64_t* base = nullptr;         ///< [lane_signals] value of each word at construction
+  std::uint64_t* rows_due = nullptr;     ///< [2][sources] row signals consumed so far, by parity
   std::uint64_t* returns_due = nullptr;  ///< [sources] combine signals consumed so far
-  std::int64_t* counts = nullptr;      ///< [workers][width] scratch
-  std::int64_t* starts = nullptr;      ///< [workers][width] scratch
-  std::int64_t* totals = nullptr;      ///< [width] scratch
-  std::int64_t width = 0;              ///< max(R, local experts)
+  std::int64_t* counts = nullptr;        ///< [workers][width] scratch
+  std::int64_t* starts = nullptr;        ///< [workers][width] scratch
+  std::int64_t* totals = nullptr;        ///< [width] scratch
+  std::int64_t width = 0;                ///< max(R, local experts)
 };
 
 }  // namespace eptransport

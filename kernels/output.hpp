@@ -58,8 +58,8 @@ template <class Context>
                                                        const dispatch_output& out,
                                                        std::int64_t expert) {
   if (out.layout == output_layout::padded) {
-    const std::int64_t worst = static_cast<std::int64_t>(ctx.geo.ranks) * ctx.geo.max_tokens *
-                               ctx.geo.top_k;
+    const std::int64_t worst =
+        static_cast<std::int64_t>(ctx.geo.ranks) * ctx.geo.max_tokens * ctx.geo.top_k;
     return out.capacity != 0 ? out.capacity : worst;
   }
   return (ctx.lane.totals[expert] + out.alignment - 1) / out.alignment * out.alignment;
@@ -103,8 +103,8 @@ EPT_HOST_DEVICE void emit_expert_metadata(const Context& ctx, const dispatch_out
     const std::int64_t count = ctx.lane.totals[e];
     if (out.expert_offset != nullptr) out.expert_offset[e] = start;
     if (out.row_expert == nullptr) continue;
-    const std::int64_t end = out.layout == output_layout::padded ? start + count
-                                                                 : expert_start(ctx, out, e + 1);
+    const std::int64_t end =
+        out.layout == output_layout::padded ? start + count : expert_start(ctx, out, e + 1);
     for (std::int64_t row = start; row < end; ++row) {
       out.row_expert[row] = row < start + count ? static_cast<std::int32_t>(e) : -1;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief From a shape and a wire's capabilities to sizes, offsets and a message shape; or an error.
+/// @brief From a shape and a wire's capabilities to sizes, offsets and a message shape.
 #pragma once
 
 #include <eptransport/core/capabilities.hpp>
@@ -65,8 +65,8 @@ class checked_size {
 /// Checks what does not depend on the wire.
 [[nodiscard]] inline result<void> check_shape(const group_shape& shape, std::int32_t ranks) {
   const auto need = [](const char* what, std::int64_t got) {
-    return refuse_shape(errc::invalid_argument, std::string(what) + " must be at least 1, got " +
-                                                    std::to_string(got));
+    return refuse_shape(errc::invalid_argument,
+                        std::string(what) + " must be at least 1, got " + std::to_string(got));
   };
   if (ranks < 1) return need("ranks", ranks);
   if (shape.max_tokens < 1) return need("group_shape::max_tokens", shape.max_tokens);
@@ -144,10 +144,9 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
                                                             std::uint64_t unit) {
   if (caps.max_message == 0) return std::numeric_limits<std::int64_t>::max() / 2;
   if (header + unit > caps.max_message) {
-    return refuse_shape(errc::capacity, "one row needs a message of " +
-                                            std::to_string(header + unit) +
-                                            " bytes, the wire carries at most " +
-                                            std::to_string(caps.max_message));
+    return refuse_shape(errc::capacity,
+                        "one row needs a message of " + std::to_string(header + unit) +
+                            " bytes, the wire carries at most " + std::to_string(caps.max_message));
   }
   return static_cast<std::int64_t>((caps.max_message - header) / unit);
 }
@@ -162,14 +161,13 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   const std::uint64_t each = 1 + lanes * (5 * ranks + 1);
   const std::uint64_t summed = 1 + lanes * 6;
   const bool fits = each <= budget;
-  const bool sum = shape.signals == signal_words::summed ||
-                   (shape.signals == signal_words::automatic && !fits);
+  const bool sum =
+      shape.signals == signal_words::summed || (shape.signals == signal_words::automatic && !fits);
   const std::uint64_t need = sum ? summed : each;
   if (need > budget) {
     return refuse_shape(errc::capacity, std::to_string(lanes) + " lanes of " +
                                             std::to_string(ranks) + " ranks need " +
-                                            std::to_string(need) +
-                                            " signal words, the wire has " +
+                                            std::to_string(need) + " signal words, the wire has " +
                                             std::to_string(budget));
   }
   plan.geo.sources = sum ? 1 : static_cast<std::uint32_t>(ranks);
@@ -203,11 +201,11 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   const checked_size tokens(static_cast<std::uint64_t>(geo.max_tokens));
   const checked_size zone = checked_size(sizeof(message_header)) + tokens * geo.slot_bytes;
   const bool packed = geo.message == message_shape::per_peer;
-  const checked_size staging = packed ? zone.up(64) * ranks
-                               : checked_size(sizeof(message_header)) * ranks +
-                                     (geo.message == message_shape::per_row
-                                          ? tokens * geo.slot_bytes
-                                          : checked_size(0));
+  const checked_size staging =
+      packed
+          ? zone.up(64) * ranks
+          : checked_size(sizeof(message_header)) * ranks +
+                (geo.message == message_shape::per_row ? tokens * geo.slot_bytes : checked_size(0));
   const checked_size combine = tokens * ranks * geo.return_bytes;
   const checked_size half_returns =
       geo.message == message_shape::direct ? checked_size(0) : combine;
@@ -227,8 +225,8 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   geo.returns = take(half_returns * 2);
   geo.stop = take(checked_size(sizeof(message_header)) * ranks);
   geo.lane_bytes = at.value() - lane_start;
-  const checked_size all =
-      checked_size(lane_start) + checked_size(geo.lane_bytes) * static_cast<std::uint64_t>(shape.lanes);
+  const checked_size all = checked_size(lane_start) +
+                           checked_size(geo.lane_bytes) * static_cast<std::uint64_t>(shape.lanes);
   if (!at.fits() || !all.fits()) {
     return refuse_shape(errc::invalid_argument, "this shape needs more than 2^64 bytes");
   }
@@ -285,10 +283,10 @@ struct lane_workspace {
   geo.scale_bytes = row.scale_bytes;
   const checked_size scale_offset = checked_size(row.row_bytes).up(16);
   const checked_size choice_offset = (scale_offset + row.scale_bytes).up(16);
-  const checked_size slot = (choice_offset + sizeof(std::int64_t) +
-                             checked_size(static_cast<std::uint64_t>(shape.top_k)) *
-                                 sizeof(slot_choice))
-                                .up(16);
+  const checked_size slot =
+      (choice_offset + sizeof(std::int64_t) +
+       checked_size(static_cast<std::uint64_t>(shape.top_k)) * sizeof(slot_choice))
+          .up(16);
   if (!slot.fits()) {
     return refuse_shape(errc::invalid_argument, "a row of this format needs more than 2^64 bytes");
   }
@@ -316,15 +314,16 @@ struct lane_workspace {
     if (count > plan.width) plan.width = count;
   }
   plan.sizes.workspace_bytes =
-      placement_bytes(plan) + lane_workspace_of(geo, plan.width, workers).bytes *
-                                  static_cast<std::uint64_t>(shape.lanes);
+      placement_bytes(plan) +
+      lane_workspace_of(geo, plan.width, workers).bytes * static_cast<std::uint64_t>(shape.lanes);
   const checked_size choices = checked_size(static_cast<std::uint64_t>(shape.max_tokens)) *
                                static_cast<std::uint64_t>(shape.top_k);
   const checked_size handle = checked_size(64) + choices * sizeof(route_entry) +
                               checked_size(static_cast<std::uint64_t>(ranks)) * 16 +
                               choices * static_cast<std::uint64_t>(ranks) * sizeof(place_entry);
   if (!handle.fits()) {
-    return refuse_shape(errc::invalid_argument, "a handle of this shape needs more than 2^64 bytes");
+    return refuse_shape(errc::invalid_argument,
+                        "a handle of this shape needs more than 2^64 bytes");
   }
   plan.sizes.handle_bytes = handle.value();
   return plan;

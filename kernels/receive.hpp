@@ -167,8 +167,7 @@ EPT_HOST_DEVICE void emit_row(const Context& ctx, const dispatch_output& out,
   const std::byte* slot = landed(ctx, row);
   const auto index = static_cast<std::uint64_t>(to);
   if (out.layout != output_layout::in_place) {
-    ctx.worker.copy(static_cast<std::byte*>(out.rows) + index * geo.row_bytes, slot,
-                    geo.row_bytes);
+    ctx.worker.copy(static_cast<std::byte*>(out.rows) + index * geo.row_bytes, slot, geo.row_bytes);
     if (geo.scale_bytes != 0) {
       ctx.worker.copy(static_cast<std::byte*>(out.scales) + index * geo.scale_bytes,
                       slot + geo.scale_offset, geo.scale_bytes);

@@ -98,9 +98,9 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
   if (!shared) return shared.error();
   reports_ = reinterpret_cast<lane_report*>(*shared);
   hello_base_ = reinterpret_cast<std::uint64_t*>(reports_ + lanes_.size());
-  const auto written = executor.write(
-      workspace_, reinterpret_cast<const std::byte*>(plan_.placement.data()),
-      plan_.placement.size() * sizeof(expert_place));
+  const auto written =
+      executor.write(workspace_, reinterpret_cast<const std::byte*>(plan_.placement.data()),
+                     plan_.placement.size() * sizeof(expert_place));
   if (!written) return written.error();
   geo.placement = reinterpret_cast<const expert_place*>(workspace_);
   geo.hello += memory.window_offset;
@@ -217,8 +217,8 @@ result<lane_statistics> group<T>::statistics(std::int32_t lane) const {
   lane_state state;
   executor_type& executor = transport_->executor();
   if (auto done = executor.synchronize(); !done) return done.error();
-  const auto* from = reinterpret_cast<const std::byte*>(
-      lanes_[static_cast<std::size_t>(lane)].memory.state);
+  const auto* from =
+      reinterpret_cast<const std::byte*>(lanes_[static_cast<std::size_t>(lane)].memory.state);
   if (auto r = executor.read(reinterpret_cast<std::byte*>(&state), from, sizeof state); !r) {
     return r.error();
   }
@@ -316,15 +316,16 @@ result<void> group<T>::run_dispatch(std::int32_t lane, const dispatch_input& in,
   if (checked && detail::has(parts, call_parts::receive)) checked = check_output(out);
   const lane_part& on = lanes_[static_cast<std::size_t>(lane)];
   const bool too_many = !checked && checked.error().code == errc::capacity;
-  const dispatch_call<view_type> call{.view = transport_->view(),
-                                      .geo = on.geo,
-                                      .lane = on.memory,
-                                      .handle = handle.memory,
-                                      .in = in,
-                                      .out = out,
-                                      .parts = parts,
-                                      // The kernel finds too many tokens itself and tells the peers.
-                                      .refused = !checked && !too_many};
+  const dispatch_call<view_type> call{
+      .view = transport_->view(),
+      .geo = on.geo,
+      .lane = on.memory,
+      .handle = handle.memory,
+      .in = in,
+      .out = out,
+      .parts = parts,
+      // The kernel finds too many tokens itself and tells the peers.
+      .refused = !checked && !too_many};
   return run(lane, call, how, std::move(checked));
 }
 

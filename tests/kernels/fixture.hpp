@@ -90,8 +90,8 @@ struct node {
       t.x.push_back(float_to_bf16(static_cast<float>(random() % 8 + 1)));
     }
     for (std::int64_t i = 0; i < count * shape.top_k; ++i) {
-      const auto expert = static_cast<std::int64_t>(
-                              random() % static_cast<std::uint64_t>(shape.experts + 2)) - 2;
+      const auto expert =
+          static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(shape.experts + 2)) - 2;
       t.index.push_back(expert < 0 ? -1 : expert);
       t.weight.push_back(expert < 0 ? std::numeric_limits<float>::quiet_NaN() : 1.0F);
     }
@@ -134,16 +134,16 @@ struct node {
   }
 
   /// True if `out` is, for each token, fan-out times its row.
-  [[nodiscard]] ::testing::AssertionResult combined(const tokens& t, const std::uint16_t* out) const {
+  [[nodiscard]] ::testing::AssertionResult combined(const tokens& t,
+                                                    const std::uint16_t* out) const {
     for (std::int64_t i = 0; i < t.count; ++i) {
       for (std::int64_t c = 0; c < shape.hidden; ++c) {
         const auto at = static_cast<std::size_t>(i * shape.hidden + c);
         const float want = static_cast<float>(fan_out(t, i)) * bf16_to_float(t.x[at]);
         const float got = bf16_to_float(out[at]);
         if (got != want) {
-          return ::testing::AssertionFailure()
-                 << "rank " << rank << " token " << i << " column " << c << ": expected " << want
-                 << ", got " << got;
+          return ::testing::AssertionFailure() << "rank " << rank << " token " << i << " column "
+                                               << c << ": expected " << want << ", got " << got;
         }
       }
     }

@@ -110,6 +110,25 @@ TEST(Routing, DuplicatesOccurWhenAllowed) {
   EXPECT_NEAR(twice, 50, 30);
 }
 
+TEST(Routing, GivesSomeTokensLargeOppositeWeights) {
+  const drawn d = draw({.kind = "uniform", .experts = 16, .top_k = 4}, 800);
+  int tokens = 0;
+  for (std::size_t t = 0; t < 800; ++t) {
+    float sum = 0;
+    int large = 0;
+    for (std::size_t j = 0; j < 4; ++j) {
+      if (std::abs(d.weight[t * 4 + j]) < 1000) continue;
+      ++large;
+      sum += d.weight[t * 4 + j];
+    }
+    if (large == 0) continue;
+    EXPECT_EQ(large, 2);
+    EXPECT_EQ(sum, 0);
+    ++tokens;
+  }
+  EXPECT_NEAR(tokens, 100, 50);
+}
+
 TEST(Routing, IsAFunctionOfSeedIterationAndRank) {
   const routing_options options{.kind = "uniform", .experts = 64, .top_k = 4, .seed = 5};
   const auto base = draw(options, 20, {.iteration = 2, .rank = 1});

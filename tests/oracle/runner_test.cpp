@@ -49,6 +49,49 @@ TEST(Runner, VerifiesEveryWireAndLayout) {
   }
 }
 
+TEST(Runner, VerifiesEveryShapeAndSchedule) {
+  for (const message_shape shape : {message_shape::per_row, message_shape::per_peer}) {
+    for (const delivery order : {delivery::immediate, delivery::shuffled}) {
+      for (const run_mode schedule : {run_mode::baton, run_mode::free}) {
+        run_config config = small();
+        config.message = shape;
+        config.order = order;
+        config.schedule = schedule;
+        config.split = true;
+        config.lanes = 2;
+        config.cached = true;
+        config.workers = 2;
+        config.pauses = true;
+        const run_result result = run(config);
+        EXPECT_TRUE(result.verified)
+            << "shape " << static_cast<int>(shape) << ", delivery " << static_cast<int>(order)
+            << ", mode " << static_cast<int>(schedule) << ":\n"
+            << result.why();
+      }
+    }
+  }
+}
+
+TEST(Runner, BooksMessagesAndTimePerCall) {
+  run_config config = small();
+  config.tokens = {4};
+  config.unused = 0;
+  config.message = message_shape::per_peer;
+  config.align_clocks = true;
+  const run_result whole = run(config);
+  ASSERT_TRUE(whole.verified) << whole.why();
+  EXPECT_EQ(whole.calls, 3);
+  EXPECT_EQ(whole.ranks[0].dispatch.messages, 6U) << "one message to each of two peers, thrice";
+  EXPECT_GE(whole.dispatch.mean_ns, 2 * whole.charge.issue_ns + whole.charge.latency_ns);
+  EXPECT_GE(whole.dispatch.p99_ns, whole.dispatch.mean_ns);
+  EXPECT_GE(whole.dispatch.max_rank_ns, whole.dispatch.mean_ns);
+  config.split = true;
+  const run_result halves = run(config);
+  ASSERT_TRUE(halves.verified) << halves.why();
+  EXPECT_EQ(halves.ranks[0].dispatch.messages, 6U);
+  EXPECT_NEAR(halves.dispatch.mean_ns, whole.dispatch.mean_ns, 0.2 * whole.dispatch.mean_ns);
+}
+
 TEST(Runner, FindsOneBitInAReceivedRow) {
   const std::string found =
       report_after(small(), "dispatch", [](const tamper_point& at) { at.rows[3] ^= std::byte{4}; });
@@ -108,7 +151,10 @@ TEST(Runner, ReportsTheFaultsOfAllRanks) {
   EXPECT_EQ(result.ranks[1].fault.kind, fault_kind::transport_failed) << result.why();
   EXPECT_EQ(result.ranks[0].fault.kind, fault_kind::expired) << result.why();
   EXPECT_EQ(result.ranks[0].fault.peer, 1);
-  EXPECT_NE(result.why().find("rank 0, dispatch, lane 0, iteration"), std::string::npos)
+  const rank_report& other = result.ranks[0];
+  EXPECT_NE(other.failed_call.find(", lane 0, iteration "), std::string::npos);
+  EXPECT_NE(result.why().find("rank 0, " + other.failed_call + ": " + other.error),
+            std::string::npos)
       << result.why();
 }
 

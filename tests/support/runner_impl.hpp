@@ -9,6 +9,7 @@
 #include <eptransport/backends/loopback/loopback.hpp>
 #include <eptransport/kernels/kernels.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -257,24 +258,27 @@ class rank_run {
   void timed(traffic_sum& sum, std::vector<double>& times, int lane, const char* name,
              const Call& call) {
     times.push_back(0);
-    timed_more(sum, times, lane, name, call);
+    book(sum, times.back(), lane, name, call);
   }
 
-  /// The same for the second half of a call: its time goes to the lane's first half.
+  /// The same for the second half of a call: its time goes to its lane's first half, which was
+  /// booked in the same round over the lanes.
   template <class Call>
   void timed_more(traffic_sum& sum, std::vector<double>& times, int lane, const char* name,
                   const Call& call) {
+    book(sum, times[times.size() - static_cast<std::size_t>(config_.lanes - lane)], lane, name,
+         call);
+  }
+
+  template <class Call>
+  void book(traffic_sum& sum, double& time, int lane, const char* name, const Call& call) {
     const std::uint64_t messages = world_.messages(rank_);
     const std::uint64_t bytes = world_.bytes(rank_);
     const std::uint64_t start = transport_.view().now_ns();
     const result<void> done = call();
-    const std::uint64_t end = transport_.view().now_ns();
+    time += static_cast<double>(transport_.view().now_ns() - start);
     sum.messages += world_.messages(rank_) - messages;
     sum.bytes += world_.bytes(rank_) - bytes;
-    const auto first_half = config_.split && times.size() >= static_cast<std::size_t>(config_.lanes)
-                                ? times.size() - static_cast<std::size_t>(config_.lanes - lane)
-                                : times.size() - 1;
-    times[std::min(first_half, times.size() - 1)] += static_cast<double>(end - start);
     if (done) return;
     report_.error = done.error().message();
     report_.failed_call = std::string(name) + ", lane " + std::to_string(lane) + ", iteration " +

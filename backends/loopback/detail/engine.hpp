@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The simulated world without its profile's type: windows, wire,
-/// clocks, actors, faults.
+/// @brief The simulated world without its profile's type: windows, wire, clocks, actors, faults.
 ///
-/// One lock covers everything. Under `run_mode::baton` it is never contended,
-/// because only the thread with the baton runs. Free threads with immediate
-/// delivery and no faults bypass it: a put is a copy and a release addition.
+/// One lock covers everything. Under `run_mode::baton` it is never contended, because only the
+/// thread with the baton runs. Free threads with immediate delivery and no faults bypass it: a put
+/// is a copy and a release addition.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/random.hpp>
@@ -63,8 +62,7 @@ struct rank_state {
   std::atomic<std::uint64_t> inter_bytes = 0;
 };
 
-/// What a blocked operation waits for; the fields mean what they mean in
-/// `actor`.
+/// What a blocked operation waits for; the fields mean what they mean in `actor`.
 struct wait_for {
   blocked_on why = blocked_on::nothing;
   std::uint64_t deadline_ns = no_deadline;
@@ -93,8 +91,7 @@ class engine final : private world_of_actors, private landing_ground {
   }
   [[nodiscard]] bool baton() const noexcept { return options_.mode == run_mode::baton; }
 
-  // What a view does; `TransportView` in core/transport.hpp says what each
-  // means.
+  // What a view does; `TransportView` in core/transport.hpp says what each means.
   [[nodiscard]] std::uint64_t now_ns(int rank);
   [[nodiscard]] std::byte* peer_pointer(int rank, int peer, std::uint64_t offset,
                                         std::uint64_t bytes);
@@ -145,8 +142,7 @@ class engine final : private world_of_actors, private landing_ground {
     return who.world == this ? who.self : nullptr;
   }
 
-  /// The clock of the calling worker, or of the rank if the caller is another
-  /// thread.
+  /// The clock of the calling worker, or of the rank if the caller is another thread.
   [[nodiscard]] virtual_clock& clock(int rank) {
     const actor* me = self();
     return me != nullptr && me->rank == rank ? *me->clock : timing_.clock(rank);

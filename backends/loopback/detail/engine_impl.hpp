@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Messages of the simulated world: from a put to its landing. Included
-/// by engine.hpp.
+/// @brief Messages of the simulated world: from a put to its landing. Included by engine.hpp.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/engine.hpp>
@@ -141,8 +140,7 @@ inline op_status engine::put(int rank, std::uint32_t channel, const put_request&
   return op_status::ok;
 }
 
-/// Free threads, immediate delivery: the caller copies, then releases the
-/// signal.
+/// Free threads, immediate delivery: the caller copies, then releases the signal.
 inline op_status engine::put_directly(int rank, std::uint32_t channel, const put_request& request) {
   if (state(rank).failed) return op_status::failed;
   if (!wrong_with(rank, channel, request).empty()) {

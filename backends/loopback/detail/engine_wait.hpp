@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Waiting in the simulated world: signals, polls, flush. Included by
-/// engine.hpp.
+/// @brief Waiting in the simulated world: signals, polls, flush. Included by engine.hpp.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/engine.hpp>
@@ -50,8 +49,7 @@ inline void engine::sleep(int rank, const wait_for& what, lock_type& lock) {
     lock.lock();
     return;
   }
-  // A thread outside `run`: nobody else will act, so only the wire and the
-  // clock can.
+  // A thread outside `run`: nobody else will act, so only the wire and the clock can.
   if (wire_.step()) return;
   const std::uint64_t held = wire_.next_held_ns();
   if (held != no_deadline && held <= what.deadline_ns) {
@@ -63,10 +61,9 @@ inline void engine::sleep(int rank, const wait_for& what, lock_type& lock) {
   }
 }
 
-/// `read_signal` saw nothing new. One look costs nothing. A second one at the
-/// same word, with only looks in between, is a poll: others run; when nobody
-/// can, the poller's clock moves, in steps that double, past held messages and
-/// other actors' deadlines.
+/// `read_signal` saw nothing new. One look costs nothing. A second one at the same word, with only
+/// looks in between, is a poll: others run; when nobody can, the poller's clock moves, in steps
+/// that double, past held messages and other actors' deadlines.
 inline void engine::poll_in_vain(int rank, std::uint32_t signal, lock_type& lock) {
   rank_state& own = state(rank);
   if (own.looked[signal] != own.streak) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Faults, barriers, threads and observers of the simulated world.
-/// Included by engine.hpp.
+/// @brief Faults, barriers, threads and observers of the simulated world. Included by engine.hpp.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/engine.hpp>
@@ -39,8 +38,7 @@ inline engine::verdict engine::strike(int rank, std::uint32_t channel, const put
         out.late_ns += fault.delay_ns;
         break;
       case loopback_fault_kind::refuse:
-        // "Try again": completions are drained between the tries, and time goes
-        // by.
+        // "Try again": completions are drained between the tries, and time goes by.
         while (fault.count != 0) {
           if (now_locked(rank) > deadline_ns) return {.status = op_status::expired};
           --fault.count;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The seeded source of every decision, and the hash that proves a
-/// replay.
+/// @brief The seeded source of every decision, and the hash that proves a replay.
 #pragma once
 
 #include <eptransport/core/config.hpp>

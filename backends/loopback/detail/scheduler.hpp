@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The baton: many threads, one of which runs at a time, chosen by the
-/// seed.
+/// @brief The baton: many threads, one of which runs at a time, chosen by the seed.
 ///
-/// A thread is an *actor*: running (holds the baton), ready, blocked or gone.
-/// The baton changes hands only inside the functions below, so that the order
-/// of all actors' acts is a function of the seed. When nobody is ready, the
-/// choice is, in this order: deliver something that is in flight; let the next
-/// thing happen that has a time (a held message, a deadline); give up. Under
-/// `delivery::immediate` the ready actor whose rank is furthest behind in
-/// modelled time runs next, and the seed breaks ties: the ledger then sees
-/// messages nearly in the order of time.
+/// A thread is an *actor*: running (holds the baton), ready, blocked or gone. The baton changes
+/// hands only inside the functions below, so that the order of all actors' acts is a function of
+/// the seed. When nobody is ready, the choice is, in this order: deliver something that is in
+/// flight; let the next thing happen that has a time (a held message, a deadline); give up. Under
+/// `delivery::immediate` the ready actor whose rank is furthest behind in modelled time runs next,
+/// and the seed breaks ties: the ledger then sees messages nearly in the order of time.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/actor.hpp>
@@ -41,7 +38,7 @@ class scheduler {
   /// Makes one actor per rank and gives the baton to the first.
   void begin(int ranks) {
     actors_.clear();
-    ready_.clear();
+    ready_ = {};
     by_rank_.assign(static_cast<std::size_t>(ranks), {});
     live_ = 0;
     for (int rank = 0; rank < ranks; ++rank) add(rank, 0);
@@ -66,14 +63,10 @@ class scheduler {
     switch_from(self, lock);
   }
 
-  /// Lets others run for a poller. Where the furthest behind runs next, the
-  /// poller's clock follows the others, or it would be chosen again and again.
+  /// Lets others run for a poller. Where the furthest behind runs next, the poller's clock follows
+  /// the others, or it would be chosen again and again.
   void let_the_slowest_run(actor& self, lock_type& lock) {
-    if (by_time_) {
-      double slowest = ready_.front()->clock->ns;
-      for (const actor* each : ready_) slowest = std::min(slowest, each->clock->ns);
-      self.clock->move_to(slowest);
-    }
+    if (by_time_) self.clock->move_to(ready_.slowest_ns());
     yield(self, lock);
   }
 
@@ -123,9 +116,8 @@ class scheduler {
     }
   }
 
-  /// Siblings whose worker barrier is complete may go on: the running worker
-  /// was its last. All their clocks meet. To be called before the running
-  /// worker's clock is used again.
+  /// Siblings whose worker barrier is complete may go on: the running worker was its last. All
+  /// their clocks meet. To be called before the running worker's clock is used again.
   void meet_siblings(actor& last) {
     const auto& siblings = by_rank_[static_cast<std::size_t>(last.rank)];
     const auto met = [](const actor& a) {
@@ -180,8 +172,7 @@ class scheduler {
     }
   }
 
-  /// The transport of `rank` failed: nothing that depends on it is worth
-  /// waiting for.
+  /// The transport of `rank` failed: nothing that depends on it is worth waiting for.
   void rank_failed(int rank) {
     if (by_rank_.empty()) return;
     for (actor* each : by_rank_[static_cast<std::size_t>(rank)]) {
@@ -194,8 +185,7 @@ class scheduler {
 
   [[nodiscard]] bool nobody_ready() const noexcept { return ready_.empty(); }
 
-  /// Ends waits whose deadline lies before `now_ns`; for actors that poll
-  /// instead of waiting.
+  /// Ends waits whose deadline lies before `now_ns`; for actors that poll instead of waiting.
   void expire_before(std::uint64_t now_ns) {
     for (auto& each : actors_) {
       if (each->state == actor::state_type::blocked && each->deadline_ns < now_ns) expire(*each);
@@ -220,7 +210,7 @@ class scheduler {
 
   void make_ready(actor& a) {
     a.state = actor::state_type::ready;
-    ready_.push_back(&a);
+    ready_.add(a);
   }
 
   void wake(actor& a) { make_ready(a); }
@@ -252,28 +242,10 @@ class scheduler {
       if (world_.deliver_something()) continue;
       if (!let_time_pass()) give_up();
     }
-    const std::size_t at = by_time_ ? furthest_behind() : random_.below(ready_.size());
-    actor* chosen = ready_[at];
-    ready_[at] = ready_.back();
-    ready_.pop_back();
-    return chosen;
+    return by_time_ ? ready_.take_slowest(random_) : ready_.take_any(random_);
   }
 
-  std::size_t furthest_behind() {
-    std::size_t best = 0;
-    std::uint64_t ties = 1;
-    for (std::size_t at = 1; at < ready_.size(); ++at) {
-      const double mine = ready_[at]->clock->ns;
-      const double theirs = ready_[best]->clock->ns;
-      if (mine < theirs) ties = 0;
-      if (mine < theirs || (mine <= theirs && random_.below(ties + 1) == 0)) best = at;
-      if (mine <= theirs) ++ties;
-    }
-    return best;
-  }
-
-  /// The next event that has a time: a held message arrives, or a deadline
-  /// passes.
+  /// The next event that has a time: a held message arrives, or a deadline passes.
   bool let_time_pass() {
     actor* first = nullptr;
     for (auto& each : actors_) {
@@ -290,16 +262,13 @@ class scheduler {
     return true;
   }
 
-  /// Everybody waits without a deadline: fail the transports; if that frees
-  /// nobody, there is no way on.
+  /// Everybody waits without a deadline: fail the transports; if that frees nobody, there is no way
+  /// on.
   void give_up() {
     world_.deadlock();
     if (!ready_.empty()) return;
     // check: printing the last words before an abort
-    std::fputs(
-        "eptransport loopback: deadlock, every thread waits and has no "
-        "deadline\n",
-        stderr);
+    std::fputs("eptransport loopback: deadlock, every thread waits without a deadline\n", stderr);
     std::abort();
   }
 
@@ -309,7 +278,7 @@ class scheduler {
   bool by_time_;
   std::vector<std::unique_ptr<actor>> actors_;
   std::vector<std::vector<actor*>> by_rank_;  ///< [rank][worker]
-  std::vector<actor*> ready_;
+  ready_list ready_;
   actor* running_ = nullptr;
   std::size_t live_ = 0;
 };

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Modelled time: what the wire's charges make of the messages that were
-/// sent.
+/// @brief Modelled time: what the wire's charges make of the messages that were sent.
 ///
-/// There is no event queue. Each rank has a clock, and each resource a time at
-/// which it is free:
+/// There is no event queue. Each rank has a clock, and each resource a time at which it is free:
 ///
-///     rank clock -> issuer (issue_ns) -> link (bytes / rate) -> latency_ns ->
-///     receiver (arrive_ns)
+///     rank clock -> issuer (issue_ns) -> link (bytes / rate) -> latency_ns -> receiver (arrive_ns)
 ///
-/// A put starts at the latest of its rank's clock and its issuer's free time;
-/// the issuer is the (rank, channel), or the rank's one proxy where the wire
-/// needs host progress. A wait moves the waiter's clock to the arrival that
-/// made its word reach the value. Each worker has a clock; they meet at the
-/// latest one in a worker barrier and at the end of a launch. What a rank sends
-/// to itself costs nothing.
+/// A put starts at the latest of its rank's clock and its issuer's free time; the issuer is the
+/// (rank, channel), or the rank's one proxy where the wire needs host progress. A wait moves the
+/// waiter's clock to the arrival that made its word reach the value. Each worker has a clock; they
+/// meet at the latest one in a worker barrier and at the end of a launch. What a rank sends to
+/// itself costs nothing.
 #pragma once
 
 #include <eptransport/core/capabilities.hpp>
@@ -71,9 +67,8 @@ struct parcel {
 /// @par Threads  Under the engine's lock.
 class timing {
  public:
-  /// Assumed: a thread that posts to its own queue stores an entry and rings,
-  /// and does not wait for the NIC. A proxied rank stores one ring command,
-  /// which is counted with the proxy.
+  /// Assumed: a thread that posts to its own queue stores an entry and rings, and does not wait for
+  /// the NIC. A proxied rank stores one ring command, which is counted with the proxy.
   static constexpr double post_ns = 20;
 
   timing(const timing_shape& shape, std::vector<int> nodes)
@@ -112,8 +107,7 @@ class timing {
     return arrival;
   }
 
-  /// Charges loads and stores through a peer's address; later messages of the
-  /// rank follow them.
+  /// Charges loads and stores through a peer's address; later messages of the rank follow them.
   void store(int rank, std::uint64_t bytes, const virtual_clock& now) {
     lane& own = lanes_[static_cast<std::size_t>(rank) * shape_.channels];
     at(stores_end_, rank) = transfer(rank, own, now.ns, bytes);
@@ -198,8 +192,7 @@ class timing {
   std::vector<lane> lanes_;            ///< [rank][channel]
 };
 
-/// The arrivals counted in one signal word that its owner has not lived through
-/// yet.
+/// The arrivals counted in one signal word that its owner has not lived through yet.
 class arrivals {
  public:
   /// A message arrived; the word is `value` now.
@@ -211,8 +204,7 @@ class arrivals {
     }
   }
 
-  /// When the word, now `value`, reached `at_least`; 0 if the owner's clock is
-  /// past that.
+  /// When the word, now `value`, reached `at_least`; 0 if the owner's clock is past that.
   [[nodiscard]] double when(std::uint64_t value, std::uint64_t at_least) {
     const std::uint64_t lived = value - later_.size();
     const auto need = static_cast<std::int64_t>(at_least - lived);

@@ -20,8 +20,8 @@
 
 namespace eptransport::loopback_detail {
 
-/// Zeroed memory between two guard zones. Untouched pages cost nothing, so that
-/// windows of many gigabytes can be simulated.
+/// Zeroed memory between two guard zones. Untouched pages cost nothing, so that windows of many
+/// gigabytes can be simulated.
 class window {
  public:
   static constexpr std::size_t guard_bytes = 4096;
@@ -72,13 +72,11 @@ class window {
   std::byte* front_ = nullptr;
 };
 
-/// The double-write check: which bytes of one window hold something its owner
-/// may not have seen.
+/// The double-write check: which bytes of one window hold something its owner may not have seen.
 ///
-/// A put *claims* its bytes when it is issued. The claim ends when the owner
-/// acquires the put's signal word at a value that counts the put, or, for a put
-/// without a signal, when it has landed. A put whose bytes overlap a claim
-/// could overwrite what was never read: a violation.
+/// A put *claims* its bytes when it is issued. The claim ends when the owner acquires the put's
+/// signal word at a value that counts the put, or, for a put without a signal, when it has landed.
+/// A put whose bytes overlap a claim could overwrite what was never read: a violation.
 class unread_bytes {
  public:
   /// @returns the serial of a put whose claim overlaps, plus 1, or 0

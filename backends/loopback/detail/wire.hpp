@@ -2,11 +2,10 @@
 /// @file
 /// @brief Messages in flight, and the random order in which they land.
 ///
-/// A message is a list of pieces of bytes and one signal. A *step* lands one
-/// thing: a random piece of a random message, or, once its pieces have landed,
-/// its signal. Where the profile keeps order per channel, signals of one
-/// (source, channel, peer) land in issue order, bytes still do not. The source
-/// is read when a piece lands, as late as the contract allows.
+/// A message is a list of pieces of bytes and one signal. A *step* lands one thing: a random piece
+/// of a random message, or, once its pieces have landed, its signal. Where the profile keeps order
+/// per channel, signals of one (source, channel, peer) land in issue order, bytes still do not. The
+/// source is read when a piece lands, as late as the contract allows.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/random.hpp>
@@ -147,8 +146,8 @@ class wire {
     }
   }
 
-  /// From now on the sources of this channel's messages are not read any more:
-  /// each is copied, or its bytes land.
+  /// From now on the sources of this channel's messages are not read any more: each is copied, or
+  /// its bytes land.
   void flush(int source, std::uint32_t channel) {
     for_each([&](message& m) {
       if (m.source == source && m.channel == channel) give_back_source(m, random_.chance(8));

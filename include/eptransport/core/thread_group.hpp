@@ -99,7 +99,8 @@ class host_thread {
 /// One of a rank's host threads.
 class host_worker : public host_thread {
  public:
-  host_worker(std::uint32_t index, std::uint32_t count, worker_words* words, relax_hook hook) noexcept
+  host_worker(std::uint32_t index, std::uint32_t count, worker_words* words,
+              relax_hook hook) noexcept
       : index_(index), count_(count), words_(words), hook_(hook) {}
 
   [[nodiscard]] std::uint32_t worker() const noexcept { return index_; }
