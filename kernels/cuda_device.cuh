@@ -169,12 +169,12 @@ class cuda_device {
   [[nodiscard]] result<std::byte*> allocate(std::uint64_t bytes) {
     const device_scope scope(device_);
     void* memory = nullptr;
-    auto done = cuda_result(cudaMalloc(&memory, bytes), "cudaMalloc", sized(bytes));
-    if (!done) return done.error();
-    done = finish(cudaMemsetAsync(memory, 0, bytes, copies_), "cudaMemsetAsync");
-    if (!done) {
+    const auto made = cuda_result(cudaMalloc(&memory, bytes), "cudaMalloc", sized(bytes));
+    if (!made) return made.error();
+    const auto zeroed = finish(cudaMemsetAsync(memory, 0, bytes, copies_), "cudaMemsetAsync");
+    if (!zeroed) {
       (void)cudaFree(memory);
-      return done.error();
+      return zeroed.error();
     }
     return static_cast<std::byte*>(memory);
   }

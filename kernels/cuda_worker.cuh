@@ -68,14 +68,8 @@ class cuda_warp {
     const std::uint64_t bits =
         reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src);
     std::uint64_t done = 0;
-    if (bits % sizeof(uint4) == 0) {
-      done = copy_units<uint4, 4>(dst, src, bytes);
-    } else if (bits % sizeof(std::uint32_t) == 0) {
-      done = copy_units<std::uint32_t, 4>(dst, src, bytes);
-    } else if (bits % sizeof(std::uint16_t) == 0) {
-      done = copy_units<std::uint16_t, 4>(dst, src, bytes);
-    }
-    if (done < bytes) (void)copy_units<std::uint8_t, 1>(dst + done, src + done, bytes - done);
+    if (bits % sizeof(uint4) == 0) done = copy_units<uint4>(dst, src, bytes);
+    if (done < bytes) copy_narrow(dst + done, src + done, bytes - done, bits);
   }
 
   [[nodiscard]] EPT_DEVICE std::uint32_t worker() const noexcept {
@@ -101,26 +95,43 @@ class cuda_warp {
  private:
   [[nodiscard]] EPT_DEVICE static std::uint32_t warps() noexcept { return blockDim.x / size; }
 
-  /// Copies as many whole units as fit and returns their bytes. kFlight loads are issued before the
+  /// Copies as many whole units as fit and returns their bytes. Several loads are issued before the
   /// first store, so that a lone warp keeps 2 KiB in flight.
-  template <class Unit, std::uint32_t kFlight>
+  template <class Unit>
   [[nodiscard]] EPT_DEVICE static std::uint64_t copy_units(std::byte* dst, const std::byte* src,
                                                            std::uint64_t bytes) noexcept {
+    constexpr std::uint32_t flights = 4;
     auto* to = reinterpret_cast<Unit*>(dst);
     const auto* from = reinterpret_cast<const Unit*>(src);
     const std::uint64_t count = bytes / sizeof(Unit);
-    for (std::uint64_t i = thread(); i < count; i += kFlight * size) {
-      Unit flight[kFlight];
+#pragma unroll 1
+    for (std::uint64_t i = thread(); i < count; i += flights * size) {
+      Unit flight[flights];
 #pragma unroll
-      for (std::uint32_t n = 0; n < kFlight; ++n) {
+      for (std::uint32_t n = 0; n < flights; ++n) {
         if (i + n * size < count) flight[n] = memory::load(from + i + n * size);
       }
 #pragma unroll
-      for (std::uint32_t n = 0; n < kFlight; ++n) {
+      for (std::uint32_t n = 0; n < flights; ++n) {
         if (i + n * size < count) memory::store(to + i + n * size, flight[n]);
       }
     }
     return count * sizeof(Unit);
+  }
+
+  /// Tails and odd addresses; rare, so kept out of line.
+  ///
+  /// @param bits  of both addresses together
+  __noinline__ EPT_DEVICE static void copy_narrow(std::byte* dst, const std::byte* src,
+                                                  std::uint64_t bytes,
+                                                  std::uint64_t bits) noexcept {
+    std::uint64_t done = 0;
+    if (bits % sizeof(std::uint32_t) == 0) {
+      done = copy_units<std::uint32_t>(dst, src, bytes);
+    } else if (bits % sizeof(std::uint16_t) == 0) {
+      done = copy_units<std::uint16_t>(dst, src, bytes);
+    }
+    if (done < bytes) (void)copy_units<std::uint8_t>(dst + done, src + done, bytes - done);
   }
 
   /// One thread per block: arrives, then waits for the other blocks of the rank.

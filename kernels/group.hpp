@@ -4,8 +4,8 @@
 ///
 /// 1. `group<T>::sizes(shape, ranks)` says how large a window and how many signals to open the
 ///    transport with; `group<T>::create(transport, shape)` is collective.
-/// 2. Per MoE layer: `dispatch(lane, in, out, handle)`, the experts, `combine(lane, y, out, handle)`;
-///    or their halves, with other work between `_send` and `_recv`.
+/// 2. Per MoE layer: `dispatch(lane, in, out, handle)`, the experts, `combine(lane, y,
+///    out, handle)`; or their halves, with other work between `_send` and `_recv`.
 /// 3. On one lane the order is dispatch_send, dispatch_recv, combine_send, combine_recv. A dispatch
 ///    may go without combine; a combine without dispatch costs an empty exchange. All ranks make
 ///    the same calls of all lanes in the same order, with any token count, 0 included.

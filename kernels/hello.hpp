@@ -38,7 +38,7 @@ struct baseline_call {
   }
 };
 
-/// Sends the hellos, waits for all, compares. A difference is a fault of lane 0 that names the rank.
+/// Sends the hellos, waits for all, compares. A difference is a fault of lane 0 naming the rank.
 template <class View>
 struct hello_call {
   View view;

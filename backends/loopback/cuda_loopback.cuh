@@ -133,6 +133,10 @@ class cuda_loopback_world {
   /// Blocks of each rank in a launch without a limit.
   [[nodiscard]] std::uint32_t blocks() const noexcept { return gathering_.blocks(0); }
 
+  /// Measures each grid from now on, and how long the last one ran; see `cuda_gathering`.
+  void time_grids() { gathering_.time_grids(); }
+  [[nodiscard]] result<double> last_grid_ns() { return gathering_.last_grid_ns(); }
+
   /// Calls `function` once per rank, each in a thread of its own, and joins them.
   void run(const std::function<void(cuda_loopback<Profile>&)>& function) {
     std::vector<std::thread> threads;
