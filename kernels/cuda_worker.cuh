@@ -4,7 +4,7 @@
 ///
 /// A rank's kernel is a number of blocks that belong to it alone; several ranks may share a grid.
 /// The warps of a block meet by the block's barrier, the blocks of a rank through `worker_words`:
-/// one thread per block arrives and waits. All blocks must be resident at once (cooperative launch).
+/// one thread per block arrives and waits. All blocks must be resident at once: cooperative launch.
 #pragma once
 
 #include <eptransport/core/config.hpp>
@@ -78,7 +78,8 @@ class cuda_warp {
   [[nodiscard]] EPT_DEVICE std::uint32_t workers() const noexcept { return blocks_ * warps(); }
 
   template <class View>
-  [[nodiscard]] EPT_DEVICE bool barrier(const View& view, std::uint64_t deadline_ns) const noexcept {
+  [[nodiscard]] EPT_DEVICE bool barrier(const View& view,
+                                        std::uint64_t deadline_ns) const noexcept {
     __syncthreads();
     if (blocks_ == 1) return true;
     const bool met = threadIdx.x != 0 || meet(view, deadline_ns);

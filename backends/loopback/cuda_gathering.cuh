@@ -16,7 +16,9 @@
 #include <eptransport/core/memory.cuh>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
+// check: includes the GPU's worker and device lie beside the kernels they run
 #include <eptransport/kernels/cuda_device.cuh>
+// check: includes the GPU's worker and device lie beside the kernels they run
 #include <eptransport/kernels/cuda_worker.cuh>
 
 #include <cuda_runtime.h>
@@ -51,8 +53,8 @@ EPT_KERNEL __launch_bounds__(detail::max_block_threads) void run_calls(const std
   const std::uint32_t blocks = gridDim.x / ranks;
   const std::uint32_t rank = blockIdx.x / blocks;
   if (table[rank] == std::byte{0}) return;
-  const auto* call = reinterpret_cast<const std::uint32_t*>(table + table_calls(ranks) +
-                                                            rank * sizeof(Call));
+  const auto* call =
+      reinterpret_cast<const std::uint32_t*>(table + table_calls(ranks) + rank * sizeof(Call));
   for (std::uint32_t i = threadIdx.x; i < sizeof(Call) / 4; i += blockDim.x) words[i] = call[i];
   __syncthreads();
   const Call& mine = *reinterpret_cast<const Call*>(words);
@@ -126,8 +128,8 @@ class cuda_gathering {
     float ms = 0;
     auto waited = cuda_result(cudaEventSynchronize(last.done), "cudaEventSynchronize");
     if (!waited) return waited.error();
-    auto read = cuda_result(cudaEventElapsedTime(&ms, last.begun, last.done),
-                            "cudaEventElapsedTime");
+    auto read =
+        cuda_result(cudaEventElapsedTime(&ms, last.begun, last.done), "cudaEventElapsedTime");
     if (!read) return read.error();
     return static_cast<double>(ms) * 1e6;
   }
@@ -226,10 +228,10 @@ class cuda_gathering {
     if (timed_) {
       std::uint64_t ns = 50'000;
       void* arguments[] = {&ns};
-      const auto held = cuda_result(
-          cudaLaunchKernel(reinterpret_cast<const void*>(&loopback_detail::stall<>), dim3(1),
-                           dim3(1), arguments, 0, how.stream),
-          "cudaLaunchKernel");
+      const auto held =
+          cuda_result(cudaLaunchKernel(reinterpret_cast<const void*>(&loopback_detail::stall<>),
+                                       dim3(1), dim3(1), arguments, 0, how.stream),
+                      "cudaLaunchKernel");
       if (!held) return held;
     }
     const auto copied = cuda_result(cudaMemcpyAsync(table.device.get(), table.host.get(), bytes,
@@ -239,8 +241,7 @@ class cuda_gathering {
     if (timed_) (void)cudaEventRecord(table.begun, how.stream);
     const std::byte* calls = table.device.get();
     void* arguments[] = {&calls, &ranks_};
-    const auto started =
-        device_.launch(how.kernel, ranks_ * each, warps_, arguments, how.stream);
+    const auto started = device_.launch(how.kernel, ranks_ * each, warps_, arguments, how.stream);
     const auto marked = cuda_result(cudaEventRecord(table.done, how.stream), "cudaEventRecord");
     return started ? marked : started;
   }

@@ -3,8 +3,6 @@
 /// @brief Device memory for tests: canaries on both sides, poisoned, copied as vectors.
 #pragma once
 
-#include "support/guarded.hpp"
-
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -14,6 +12,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "support/guarded.hpp"
 
 namespace eptransport::support {
 

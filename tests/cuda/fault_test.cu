@@ -2,8 +2,6 @@
 /// @file
 /// @brief What each rank learns on the GPU when one of them cannot go on.
 
-#include "cuda/device_buffer.cuh"
-
 #include <eptransport/backends/loopback/cuda_loopback.cuh>
 #include <eptransport/kernels/kernels.hpp>
 
@@ -15,6 +13,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "cuda/device_buffer.cuh"
 
 namespace eptransport {
 namespace {
@@ -259,12 +259,12 @@ TYPED_TEST(CudaFault, AnotherLaneGoesOnAndOtherGroupsAreBuiltOnAFreshWindow) {
   const auto sizes = group<transport>::sizes(shape, ranks);
   ASSERT_TRUE(sizes) << sizes.error().message();
   const std::uint64_t window = (sizes->window_bytes + 127) / 128 * 128;
-  auto world = cuda_loopback_world<typename TestFixture::profile>::create(
-      {.ranks = ranks,
-       .window_bytes = 2 * window,
-       .signals = 2 * sizes->signals,
-       .blocks = 4,
-       .patience_ns = 500 * ms});
+  auto world =
+      cuda_loopback_world<typename TestFixture::profile>::create({.ranks = ranks,
+                                                                  .window_bytes = 2 * window,
+                                                                  .signals = 2 * sizes->signals,
+                                                                  .blocks = 4,
+                                                                  .patience_ns = 500 * ms});
   ASSERT_TRUE(world) << world.error().message();
   (*world)->run([&](transport& own) {
     auto first = group<transport>::create(own, shape);

@@ -3,12 +3,6 @@
 /// @brief The caller's memory of one rank and lane on the GPU: guarded, poisoned, brought back.
 #pragma once
 
-#include "cuda/device_buffer.cuh"
-#include "support/check.hpp"
-#include "support/oracle.hpp"
-#include "support/received.hpp"
-#include "support/runner.hpp"
-
 #include <eptransport/kernels/call.hpp>
 
 #include <algorithm>
@@ -16,6 +10,12 @@
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "cuda/device_buffer.cuh"
+#include "support/check.hpp"
+#include "support/oracle.hpp"
+#include "support/received.hpp"
+#include "support/runner.hpp"
 
 namespace eptransport::support {
 

@@ -7,14 +7,6 @@
 /// experts on the host, and verifies its own part.
 #pragma once
 
-#include "cuda/gpu_buffers.cuh"
-#include "support/check.hpp"
-#include "support/experts.hpp"
-#include "support/inputs.hpp"
-#include "support/routing.hpp"
-#include "support/runner.hpp"
-#include "support/verdict.hpp"
-
 #include <eptransport/backends/loopback/cuda_loopback.cuh>
 #include <eptransport/kernels/kernels.hpp>
 
@@ -25,6 +17,14 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cuda/gpu_buffers.cuh"
+#include "support/check.hpp"
+#include "support/experts.hpp"
+#include "support/inputs.hpp"
+#include "support/routing.hpp"
+#include "support/runner.hpp"
+#include "support/verdict.hpp"
 
 namespace eptransport::support {
 
@@ -407,8 +407,7 @@ run_result run_on_gpu(const run_config& config, const router& routes, const gpu_
   if (how.timed) everything.time_grids();
   std::vector<std::unique_ptr<rank_run>> runs;
   for (int rank = 0; rank < config.ranks; ++rank) {
-    runs.push_back(
-        std::make_unique<rank_run>(config, routes, everything, everything.rank(rank)));
+    runs.push_back(std::make_unique<rank_run>(config, routes, everything, everything.rank(rank)));
   }
   const auto start = std::chrono::steady_clock::now();
   everything.run([&](cuda_loopback<Profile>& own) {

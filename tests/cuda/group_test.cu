@@ -2,13 +2,13 @@
 /// @file
 /// @brief Dispatch and combine on the GPU simulator, against the oracle, bit for bit.
 
-#include "cuda/gpu_run.cuh"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <string>
 #include <tuple>
+
+#include "cuda/gpu_run.cuh"
 
 namespace eptransport {
 namespace {
@@ -18,20 +18,28 @@ using support::run_config;
 
 const char* name_of(message_shape shape) {
   switch (shape) {
-    case message_shape::automatic: return "automatic";
-    case message_shape::per_row: return "per_row";
-    case message_shape::per_peer: return "per_peer";
-    case message_shape::direct: return "direct";
+    case message_shape::automatic:
+      return "automatic";
+    case message_shape::per_row:
+      return "per_row";
+    case message_shape::per_peer:
+      return "per_peer";
+    case message_shape::direct:
+      return "direct";
   }
   return "unknown";
 }
 
 const char* name_of(output_layout layout) {
   switch (layout) {
-    case output_layout::rank_major: return "rank_major";
-    case output_layout::expert_major: return "expert_major";
-    case output_layout::padded: return "padded";
-    case output_layout::in_place: return "in_place";
+    case output_layout::rank_major:
+      return "rank_major";
+    case output_layout::expert_major:
+      return "expert_major";
+    case output_layout::padded:
+      return "padded";
+    case output_layout::in_place:
+      return "in_place";
   }
   return "unknown";
 }
@@ -86,7 +94,9 @@ class CudaGroup : public testing::TestWithParam<std::tuple<int, message_shape, o
   }
 };
 
-TEST_P(CudaGroup, DispatchAndCombineEqualTheOracle) { expect_verified_on_its_wire(config()); }
+TEST_P(CudaGroup, DispatchAndCombineEqualTheOracle) {
+  expect_verified_on_its_wire(config());
+}
 
 TEST_P(CudaGroup, SummedSignalsOddRowsScalesHalvesAndLanesEqualTheOracle) {
   run_config c = config();
@@ -124,8 +134,8 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(output_layout::rank_major, output_layout::expert_major,
                                      output_layout::padded, output_layout::in_place)),
     [](const auto& info) {
-      return std::to_string(std::get<0>(info.param)) + "ranks_" +
-             name_of(std::get<1>(info.param)) + "_" + name_of(std::get<2>(info.param));
+      return std::to_string(std::get<0>(info.param)) + "ranks_" + name_of(std::get<1>(info.param)) +
+             "_" + name_of(std::get<2>(info.param));
     });
 
 TEST(CudaGroupShapes, RanksWithoutTokensTakePart) {

@@ -2,8 +2,6 @@
 /// @file
 /// @brief The contract on the GPU simulator: puts, signals, waits, errors; and its rendezvous.
 
-#include "cuda/device_buffer.cuh"
-
 #include <eptransport/backends/loopback/cuda_loopback.cuh>
 #include <eptransport/core/memory.cuh>
 
@@ -18,6 +16,8 @@
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include "cuda/device_buffer.cuh"
 
 // Named: a kernel cannot be hidden and have a type of an unnamed namespace.
 namespace eptransport::cuda_loopback_test {
@@ -272,8 +272,8 @@ TYPED_TEST(CudaLoopback, ARequestOutsideTheContractFailsAndTheTransportSaysSo) {
 }
 
 TYPED_TEST(CudaLoopback, SourcesMustBeRegisteredExactlyWhereTheProfileSays) {
-  const auto world = TestFixture::make(
-      {.ranks = 2, .window_bytes = 4096, .signals = 1, .patience_ns = 0});
+  const auto world =
+      TestFixture::make({.ranks = 2, .window_bytes = 4096, .signals = 1, .patience_ns = 0});
   ASSERT_NE(world, nullptr);
   const device_buffer<std::byte> outside(64);
   const put_request request{.peer = 1, .src = outside.data(), .bytes = 64, .signal = 0};
@@ -282,8 +282,8 @@ TYPED_TEST(CudaLoopback, SourcesMustBeRegisteredExactlyWhereTheProfileSays) {
 }
 
 TYPED_TEST(CudaLoopback, AWaitForASignalThatNobodySendsEndsAtItsDeadline) {
-  const auto world = TestFixture::make(
-      {.ranks = 2, .window_bytes = 4096, .signals = 1, .patience_ns = 0});
+  const auto world =
+      TestFixture::make({.ranks = 2, .window_bytes = 4096, .signals = 1, .patience_ns = 0});
   ASSERT_NE(world, nullptr);
   EXPECT_EQ(run_one<TestFixture>(*world, {}, 0), op_status::expired);
   EXPECT_TRUE(world->rank(0).fault());
@@ -359,8 +359,8 @@ TEST(CudaGathering, DifferentCallsAreRefusedOnEveryRank) {
     const auto launched =
         rank.view().rank() == 0
             ? rank.executor().launch(counting_call{nullptr, word.data(), 1, {}}, 1, nullptr)
-            : rank.executor().launch(
-                  one_put_call{rank.view(), nullptr, {}, no_signal, word.data()}, 1, nullptr);
+            : rank.executor().launch(one_put_call{rank.view(), nullptr, {}, no_signal, word.data()},
+                                     1, nullptr);
     ASSERT_FALSE(launched);
     EXPECT_EQ(launched.error().code, errc::misuse);
     EXPECT_NE(launched.error().message().find("rank 1"), std::string::npos);

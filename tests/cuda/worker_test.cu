@@ -2,9 +2,6 @@
 /// @file
 /// @brief Warps and workers on the GPU: exchanges, copies, barrier, leaving.
 
-#include "cuda/device_buffer.cuh"
-#include "support/random.hpp"
-
 #include <eptransport/core/memory.cuh>
 #include <eptransport/kernels/cuda_executor.cuh>
 #include <eptransport/kernels/cuda_worker.cuh>
@@ -17,6 +14,9 @@
 #include <cstdint>
 #include <cstring>
 #include <vector>
+
+#include "cuda/device_buffer.cuh"
+#include "support/random.hpp"
 
 // Named: a kernel cannot be hidden and have a type of an unnamed namespace.
 namespace eptransport::cuda_worker_test {
@@ -41,12 +41,8 @@ struct exchanged {
 __global__ void exchange(const std::int64_t* in, exchanged* out) {
   const cuda_warp warp(blockIdx.x, gridDim.x, nullptr);
   const std::uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;
-  out[at] = {warp.sum(in[at]),
-             warp.prefix(in[at]),
-             warp.first(in[at]),
-             warp.any(in[at] == 7),
-             warp.any(false),
-             warp.thread()};
+  out[at] = {warp.sum(in[at]),      warp.prefix(in[at]), warp.first(in[at]),
+             warp.any(in[at] == 7), warp.any(false),     warp.thread()};
 }
 
 TEST(CudaWarp, SumsPrefixesAndBroadcastsLikeALoopOverItsThreads) {

@@ -4,8 +4,6 @@
 ///
 /// All ranks' kernels run in one grid and share one memory: the times show what the kernels cost on
 /// a GPU, not what a wire would add. The simulator's charges appear in the rooflines alone.
-#include "ep_bench/cuda.hpp"
-
 #include <eptransport/backends/loopback/profiles.hpp>
 
 #include <cuda_runtime.h>
@@ -19,6 +17,7 @@
 
 #include "cuda/gpu_run.cuh"
 #include "ep_bench/cli.hpp"
+#include "ep_bench/cuda.hpp"
 #include "ep_bench/progress.hpp"
 
 namespace eptransport::bench {
@@ -29,8 +28,8 @@ using support::run_result;
 
 struct wire_entry {
   const char* name;
-  run_result (*run)(const support::run_config&, const support::router&,
-                    const support::gpu_options&, gpu_times*);
+  run_result (*run)(const support::run_config&, const support::router&, const support::gpu_options&,
+                    gpu_times*);
 };
 
 constexpr wire_entry wires[] = {
@@ -48,9 +47,9 @@ std::vector<double> warm(std::vector<double> times) {
 }
 
 double mean_of(const std::vector<double>& times) {
-  return times.empty() ? 0
-                       : std::accumulate(times.begin(), times.end(), 0.0) /
-                             static_cast<double>(times.size());
+  return times.empty()
+             ? 0
+             : std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
 }
 
 /// The smallest value that `percent` of the sorted times do not exceed.
@@ -63,15 +62,16 @@ double percentile(const std::vector<double>& times, std::size_t percent) {
 void print_line(const std::string& wire, const char* call, const std::vector<double>& times,
                 double bytes) {
   const double mean = mean_of(times);
-  std::printf("%-9s %-8s  kernel %7.1f us mean, %7.1f p50, %7.1f p99 (cuda events, %zu calls), "
-              "%8.2f MiB of HBM traffic, %6.0f GB/s\n",
-              wire.c_str(), call, mean / 1e3, percentile(times, 50) / 1e3,
-              percentile(times, 99) / 1e3, times.size(), bytes / 1048576,
-              mean > 0 ? bytes / mean : 0);
+  std::printf(
+      "%-9s %-8s  kernel %7.1f us mean, %7.1f p50, %7.1f p99 (cuda events, %zu calls), "
+      "%8.2f MiB of HBM traffic, %6.0f GB/s\n",
+      wire.c_str(), call, mean / 1e3, percentile(times, 50) / 1e3, percentile(times, 99) / 1e3,
+      times.size(), bytes / 1048576, mean > 0 ? bytes / mean : 0);
 }
 
 support::call_time time_of(const std::vector<double>& times) {
-  return {.mean_ns = mean_of(times), .p99_ns = percentile(times, 99), .max_rank_ns = mean_of(times)};
+  return {
+      .mean_ns = mean_of(times), .p99_ns = percentile(times, 99), .max_rank_ns = mean_of(times)};
 }
 
 void run_wire(const wire_entry& wire, const options& asked, const support::router& routes,
@@ -107,9 +107,10 @@ int run_cuda(const options& asked, const support::router& routes, std::vector<me
     return exit_refused;
   }
   if (!asked.quiet && asked.json != "-") {
-    std::printf("%s, %d multiprocessors, %d virtual ranks in one grid, the first call of each "
-                "kind is not counted\n",
-                device.name, device.multiProcessorCount, asked.config.ranks);
+    std::printf(
+        "%s, %d multiprocessors, %d virtual ranks in one grid, the first call of each "
+        "kind is not counted\n",
+        device.name, device.multiProcessorCount, asked.config.ranks);
   }
   for (const std::string& name : asked.wires) {
     const auto* wire = std::find_if(std::begin(wires), std::end(wires),
