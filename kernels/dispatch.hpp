@@ -132,7 +132,11 @@ template <class Context>
                                                             : in.tokens;
   const std::int64_t most =
       in.mode == dispatch_mode::counted ? ctx.geo.counted_tokens : ctx.geo.max_tokens;
-  if (tokens >= 0 && tokens <= most) return tokens;
+  if (tokens >= 0 && tokens <= most) {
+    const bool readable = tokens == 0 || (expect_pointer(ctx, in.x, stage::dispatch_send) &&
+                                          expect_pointer(ctx, in.topk_index, stage::dispatch_send));
+    return readable ? tokens : 0;
+  }
   if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
     raise(ctx, {.kind = fault_kind::too_many_tokens,
                 .where = stage::dispatch_send,

@@ -310,7 +310,8 @@ result<void> group<T>::check_input(const dispatch_input& in) const {
         "landing must be a multiple of 16, outside the group's region, with its rows inside "
         "the window");
   }
-  const bool some = in.device_tokens != nullptr || in.tokens > 0 || in.cached;
+  // What the host does not know, the kernel checks.
+  const bool some = in.device_tokens == nullptr && !in.cached && in.tokens > 0;
   if (some && in.x == nullptr) return bad("x is null but there are tokens");
   if (some && in.topk_index == nullptr) return bad("topk_index is null but there are tokens");
   if (some && geo.scale_bytes != 0 && in.scales == nullptr && geo.quantise == quantisation::none) {

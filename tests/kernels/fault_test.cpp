@@ -194,14 +194,15 @@ TEST(Fault, WeightsAtTheExpertNeedARowPerExpert) {
   });
 }
 
-TEST(Fault, CountedModeSaysThatItIsNotBuilt) {
+TEST(Fault, AModeThatTheGroupWasNotBuiltForIsRefused) {
   on_ranks<proxy_wire>(small_shape(), {.ranks = 1}, [&](const auto& self) {
     guarded_memory handle = self.handle_memory();
     guarded_memory rows(self.worst_rows() * 40);
     const auto done = self.calls.dispatch(0, {.mode = dispatch_mode::counted},
                                           {.rows = rows.data()}, handle_of(handle));
     ASSERT_FALSE(done);
-    EXPECT_EQ(done.error().code, errc::unsupported);
+    EXPECT_EQ(done.error().code, errc::invalid_argument);
+    EXPECT_NE(done.error().message().find("counted_tokens"), std::string::npos);
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -130,7 +131,8 @@ struct node {
   }
 
   [[nodiscard]] std::size_t worst_rows() const {
-    return static_cast<std::size_t>(ranks) * static_cast<std::size_t>(shape.max_tokens);
+    return static_cast<std::size_t>(ranks) *
+           static_cast<std::size_t>(std::max(shape.max_tokens, shape.counted_tokens));
   }
 
   /// True if `out` is, for each token, fan-out times its row.
@@ -151,12 +153,13 @@ struct node {
   }
 
   /// Dispatch and combine, rank-major, with the identity as expert. The first error ends it.
-  result<void> round(std::int32_t lane, const tokens& t, dispatch_handle handle) const {
+  result<void> round(std::int32_t lane, const tokens& t, dispatch_handle handle,
+                     dispatch_mode mode = dispatch_mode::slotted) const {
     guarded_memory rows(worst_rows() * static_cast<std::size_t>(shape.hidden) * 2);
     guarded_memory out(static_cast<std::size_t>(t.count * shape.hidden) * 2);
-    if (auto sent = calls.dispatch(lane, input(t), {.rows = rows.data()}, handle); !sent) {
-      return sent;
-    }
+    dispatch_input in = input(t);
+    in.mode = mode;
+    if (auto sent = calls.dispatch(lane, in, {.rows = rows.data()}, handle); !sent) return sent;
     if (auto back = calls.combine(lane, {.y = rows.data()}, {.out = out.data()}, handle); !back) {
       return back;
     }
