@@ -72,18 +72,6 @@ template <class Context>
   return false;
 }
 
-/// Raises a refusal if rows are to be read or written through a null pointer.
-EPT_NO_EXEC_CHECK
-template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE bool expect_pointer(const Context& ctx, const void* pointer,
-                                                  stage where) {
-  if (pointer != nullptr) return true;
-  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
-    raise(ctx, {.kind = fault_kind::refused, .where = where, .expected = 1, .seen = 0});
-  }
-  return false;
-}
-
 /// An exchange without rows: opens the combine zone for a combine that follows no dispatch.
 EPT_NO_EXEC_CHECK
 template <class Context>

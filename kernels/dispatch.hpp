@@ -161,7 +161,11 @@ template <class Context>
   const std::int64_t tokens = in.cached                     ? handle.header->tokens
                               : in.device_tokens != nullptr ? *in.device_tokens
                                                             : in.tokens;
-  if (tokens >= 0 && tokens <= ctx.geo.max_tokens) return tokens;
+  if (tokens >= 0 && tokens <= ctx.geo.max_tokens) {
+    const bool readable = tokens == 0 || (expect_pointer(ctx, in.x, stage::dispatch_send) &&
+                                          expect_pointer(ctx, in.topk_index, stage::dispatch_send));
+    return readable ? tokens : 0;
+  }
   if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
     raise(ctx, {.kind = fault_kind::too_many_tokens,
                 .where = stage::dispatch_send,

@@ -334,6 +334,18 @@ EPT_HOST_DEVICE void refuse(const Context& ctx, stage where) {
   leave(ctx, finish_nothing{});
 }
 
+/// Raises a refusal if rows are to be read or written through a null pointer.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool expect_pointer(const Context& ctx, const void* pointer,
+                                                  stage where) {
+  if (pointer != nullptr) return true;
+  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
+    raise(ctx, {.kind = fault_kind::refused, .where = where, .expected = 1, .seen = 0});
+  }
+  return false;
+}
+
 /// Turns per-worker counts into per-worker starts and totals, column by column. Between barriers.
 ///
 /// counts, starts [workers, width] -> starts[w][c] = counts[0..w)[c] summed, totals[c] = all.

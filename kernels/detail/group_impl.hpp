@@ -264,7 +264,8 @@ result<void> group<T>::check_input(const dispatch_input& in) const {
   if (in.mode != dispatch_mode::slotted) {
     return bad("dispatch_mode::counted is not built in this version", errc::unsupported);
   }
-  const bool some = in.device_tokens != nullptr || in.tokens > 0 || in.cached;
+  // What the host does not know, the kernel checks.
+  const bool some = in.device_tokens == nullptr && !in.cached && in.tokens > 0;
   if (some && in.x == nullptr) return bad("x is null but there are tokens");
   if (some && in.topk_index == nullptr) return bad("topk_index is null but there are tokens");
   if (some && plan_.geo.scale_bytes != 0 && in.scales == nullptr) {
