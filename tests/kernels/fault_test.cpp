@@ -97,6 +97,20 @@ TEST(Fault, RefusedArgumentsStopTheOthersToo) {
   }
 }
 
+TEST(Fault, TheDeviceKnowsWhetherNullPointersMatter) {
+  for (const std::int64_t count : {0, 3}) {
+    on_ranks<proxy_wire>(small_shape(), {.ranks = 2}, [&](const auto& self) {
+      guarded_memory handle = self.handle_memory();
+      guarded_memory rows(self.worst_rows() * 40);
+      const auto done = self.calls.dispatch(0, {.device_tokens = &count}, {.rows = rows.data()},
+                                            handle_of(handle));
+      EXPECT_EQ(done.has_value(), count == 0) << "null x is fine when there is nothing to read";
+      EXPECT_TRUE(done || done.error().code == errc::invalid_argument ||
+                  done.error().code == errc::peer_stopped);
+    });
+  }
+}
+
 TEST(Fault, AnIndexOutOfRangeIsAnErrorWhenCheckedAndSkippedWhenFast) {
   for (const index_checks checks : {index_checks::checked, index_checks::fast}) {
     group_shape shape = small_shape();
