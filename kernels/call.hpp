@@ -2,9 +2,9 @@
 /// @file
 /// @brief What a caller says: the shape that all ranks agree on, and the arguments of the calls.
 ///
-/// Vocabulary: R ranks, T tokens of this rank (any number, 0 included, different per rank), H hidden,
-/// k choices per token, E experts. *Dispatch* copies each token's row once to every rank that owns
-/// one of its experts; *combine* sums the experts' results back into the token's row.
+/// Vocabulary: R ranks, T tokens of this rank (any number, 0 included, different per rank), H
+/// hidden, k choices per token, E experts. *Dispatch* copies each token's row once to every rank
+/// that owns one of its experts; *combine* sums the experts' results back into the token's row.
 /// `group.hpp` has the calls themselves.
 #pragma once
 
@@ -34,8 +34,10 @@ enum class dispatch_mode : std::uint32_t {
 enum class output_layout : std::uint32_t {
   rank_major,    ///< one row per (source token), ordered by source rank, then token
   expert_major,  ///< one row per (token, local expert), experts one after the other, aligned
-  padded,        ///< one row per (token, local expert), `capacity` rows per local expert
-  in_place,      ///< rows stay in the landing zone; `row_offset` lists them in rank-major order
+  padded,        ///< one row per (token, local expert), `capacity` rows per local expert;
+                 ///< capacity 0: the most that a rank can receive, times k
+  in_place,      ///< rows stay in the landing zone; `row_offset` lists them in rank-major order;
+                 ///< slotted scales lie `group::layout().scale_offset` bytes behind their row
 };
 
 /// Type of the expert indices.
@@ -200,14 +202,14 @@ struct dispatch_output {
   std::int64_t* total = nullptr;  ///< [1] n; expert_major: alignment padding included
   std::int64_t* expert_count = nullptr;   ///< [local_experts] rows without padding
   std::int64_t* expert_offset = nullptr;  ///< [local_experts] first row; expert layouts only
-  std::int32_t* row_expert = nullptr;     ///< [capacity] expert_major: local expert, -1 = padding
-  float* row_weight = nullptr;            ///< [n] expert layouts: weight of (token, expert)
-  std::int32_t* topk_index = nullptr;     ///< [n, k] rank_major, in_place: local expert or -1
-  float* topk_weight = nullptr;           ///< [n, k] rank_major, in_place: 0 where the index is -1
-  std::int32_t* source_rank = nullptr;    ///< [n]
-  std::int64_t* source_token = nullptr;   ///< [n]
-  std::uint64_t* row_offset = nullptr;    ///< [n] in_place: bytes from the start of the window
-  std::int64_t* dropped = nullptr;        ///< [1] counted: rows for this rank that did not fit
+  std::int32_t* row_expert = nullptr;    ///< [rows] expert layouts: local expert; alignment rows -1
+  float* row_weight = nullptr;           ///< [n] expert layouts: weight of (token, expert)
+  std::int32_t* topk_index = nullptr;    ///< [n, k] rank_major, in_place: local expert or -1
+  float* topk_weight = nullptr;          ///< [n, k] rank_major, in_place: 0 where the index is -1
+  std::int32_t* source_rank = nullptr;   ///< [n]
+  std::int64_t* source_token = nullptr;  ///< [n]
+  std::uint64_t* row_offset = nullptr;   ///< [n] in_place: bytes from the start of the window
+  std::int64_t* dropped = nullptr;       ///< [1] counted: rows for this rank that did not fit
   std::int64_t* host_counts = nullptr;  ///< [1 + local_experts] memory the host may read: n, counts
 };
 
@@ -217,18 +219,18 @@ struct combine_input {
   /// received token, already summed over this rank's experts; the others one per (token, expert).
   const void* y = nullptr;
   weighting weights = weighting::none;
-  /// With `group_shape::return_weights`: a float to return for each choice, e.g. the gradient of its
-  /// weight. rank_major and in_place: [n, k], zero for other ranks' experts; the others: [n].
+  /// With `group_shape::return_weights`: a float to return for each choice, e.g. the gradient of
+  /// its weight. rank_major and in_place: [n, k], zero for other ranks' experts; the others: [n].
   const float* choice_value = nullptr;
-  /// pull: y lies in the window and is frozen until the lane's next dispatch returns; before a window
-  /// is torn down, all ranks meet in a barrier.
+  /// pull: y lies in the window and is frozen until the lane's next dispatch returns; before a
+  /// window is torn down, all ranks meet in a barrier.
   combine_transfer transfer = combine_transfer::push;
 };
 
 /// The result.
 struct combine_output {
   /// [T, H] `values`: for each token the sum, in fp32 and in rank order, of the rows that the ranks
-  /// of its experts returned, plus the bias, rounded once; 0 (the bias) for a token without experts.
+  /// of its experts returned, plus the bias, rounded once; 0 (or the bias) without experts.
   void* out = nullptr;
   const void* bias = nullptr;     ///< [T, H] `values`, or null
   float* choice_value = nullptr;  ///< [T, k] what the experts' ranks returned per choice, or null

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Combine: reduce this rank's experts, return one row per (token, rank), add up in rank order.
+/// @brief Combine: reduce this rank's experts, return one row per (token, rank), add up.
 ///
 /// *Push*: the row goes to the place that the source's dispatch implies, so no metadata travels
 /// back. One zone and one cumulative counter suffice because a rank returns nothing of combine(e)
@@ -198,8 +198,9 @@ EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void offer(const Context& ctx, const combine_input& in) {
   const geometry& geo = ctx.geo;
-  for (std::int32_t peer = static_cast<std::int32_t>(ctx.worker.worker()); peer < geo.ranks;
-       peer += static_cast<std::int32_t>(ctx.worker.workers())) {
+  for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i < geo.ranks;
+       i += static_cast<std::int32_t>(ctx.worker.workers())) {
+    const std::int32_t peer = peer_at(geo, i);
     if (!ctx.ok()) return;
     const std::uint64_t mine = geo.ready_zone(geo.rank);
     std::byte* message =
@@ -244,12 +245,12 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   ctx.barrier(stage::combine_send);
   if (pull) offer(ctx, in);
   if (pull || geo.message == message_shape::per_row) return;
-  std::int64_t first = 0;
-  for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
-    const bool share =
-        static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
-    if (share && peer != geo.rank) return_all(ctx, handle, peer, first);
-    first += handle.received[peer];
+  for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i + 1 < geo.ranks;
+       i += static_cast<std::int32_t>(ctx.worker.workers())) {
+    const std::int32_t peer = peer_at(geo, i);
+    std::int64_t first = 0;
+    for (std::int32_t below = 0; below < peer; ++below) first += handle.received[below];
+    if (ctx.ok()) return_all(ctx, handle, peer, first);
   }
 }
 

@@ -2,15 +2,16 @@
 /// @file
 /// @brief Counted dispatch: exchange the counts, then every row goes straight to its final place.
 ///
-/// The D messages carry each rank's rows for all ranks, its choices per expert, the rows it can take
-/// and where. Having them all, every rank computes every total: an overflow is known everywhere
-/// before a row moves (INV-7). Row i of rank s for rank d lands at (rows of ranks below s for d) + i.
+/// The D messages carry each rank's rows for all ranks, its choices per expert, the rows it can
+/// take and where. Having them all, every rank computes every total: an overflow is known
+/// everywhere before a row moves (INV-7). Row i of rank s for rank d lands at place (rows of ranks
+/// below s for d) + i.
 ///
-/// | shape    | rows                    | sides (scales, token, choices) | counted signals         |
-/// |----------|-------------------------|--------------------------------|-------------------------|
-/// | per_row  | one put each            | packed, as few puts as fit     | rows + puts of sides    |
-/// | per_peer | packed                  | packed                         | puts of both            |
-/// | direct   | stored through pointers | stored through pointers        | one, released after all |
+/// | shape    | rows                    | sides (scales, token, choices) | counted signals      |
+/// |----------|-------------------------|--------------------------------|----------------------|
+/// | per_row  | one put each            | packed, as few puts as fit     | rows + puts of sides |
+/// | per_peer | packed                  | packed                         | puts of both         |
+/// | direct   | stored through pointers | stored through pointers        | one, after all       |
 #pragma once
 
 #include <eptransport/core/config.hpp>
@@ -69,8 +70,9 @@ EPT_HOST_DEVICE void announce_counts(const Context& ctx, const dispatch_input& i
   const geometry& geo = ctx.geo;
   begin_announcing(ctx);
   const std::uint64_t bytes = in.cached ? sizeof(message_header) : geo.counts_bytes();
-  for (std::int32_t peer = static_cast<std::int32_t>(worker.worker()); peer < geo.ranks;
-       peer += static_cast<std::int32_t>(worker.workers())) {
+  for (std::int32_t i = static_cast<std::int32_t>(worker.worker()); i < geo.ranks;
+       i += static_cast<std::int32_t>(worker.workers())) {
+    const std::int32_t peer = peer_at(geo, i);
     std::byte* message = place_header(
         ctx, peer,
         {.stamp = stamp_of(ctx.epoch),
@@ -295,8 +297,9 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
   }
   ctx.view.submit(worker, ctx.channel);
   ctx.barrier(stage::dispatch_recv);
-  for (std::int32_t peer = static_cast<std::int32_t>(worker.worker()); peer < geo.ranks;
-       peer += static_cast<std::int32_t>(worker.workers())) {
+  for (std::int32_t i = static_cast<std::int32_t>(worker.worker()); i < geo.ranks;
+       i += static_cast<std::int32_t>(worker.workers())) {
+    const std::int32_t peer = peer_at(geo, i);
     if (ctx.ok() && peer != geo.rank) send_packed(ctx, handle, peer);
   }
   if (ctx.ok()) await_counted(ctx, handle);

@@ -58,6 +58,12 @@ class cuda_warp {
     }
     return upto - value;
   }
+  [[nodiscard]] EPT_DEVICE static float maximum(float value) noexcept {
+    for (std::uint32_t step = size / 2; step != 0; step /= 2) {
+      value = fmaxf(value, __shfl_xor_sync(all, value, static_cast<int>(step)));
+    }
+    return value;
+  }
   /// Two roundings, as on the host; a fused multiply-add has one.
   [[nodiscard]] EPT_DEVICE static float multiply_add(float a, float w, float v) noexcept {
     return __fadd_rn(a, __fmul_rn(w, v));

@@ -116,8 +116,9 @@ template <class Context>
 EPT_HOST_DEVICE void announce_all(const Context& ctx, const std::int64_t* rows) {
   if (!ctx.ok()) return;
   begin_announcing(ctx);
-  for (std::int32_t peer = static_cast<std::int32_t>(ctx.worker.worker()); peer < ctx.geo.ranks;
-       peer += static_cast<std::int32_t>(ctx.worker.workers())) {
+  for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i < ctx.geo.ranks;
+       i += static_cast<std::int32_t>(ctx.worker.workers())) {
+    const std::int32_t peer = peer_at(ctx.geo, i);
     if (ctx.ok()) announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
   }
 }

@@ -77,6 +77,11 @@ EPT_HOST_DEVICE void lane_context<View, W>::barrier(stage where) const {
   }
 }
 
+/// The i-th peer to serve, own rank last: no two ranks begin with the same one.
+[[nodiscard]] EPT_HOST_DEVICE inline std::int32_t peer_at(const geometry& geo, std::int32_t i) {
+  return (geo.rank + 1 + i) % geo.ranks;
+}
+
 /// The part of [0, count) that belongs to the worker.
 struct share {
   std::int64_t begin;
@@ -253,8 +258,8 @@ EPT_HOST_DEVICE bool put_pieces(const Context& ctx, const put_request& first, st
   return true;
 }
 
-/// Marks that D messages of this epoch go out: a stop may only be the next one. By every worker that
-/// sends one, before it does.
+/// Marks that D messages of this epoch go out: a stop may only be the next one. By every worker
+/// that sends one, before it does.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void begin_announcing(const Context& ctx) {

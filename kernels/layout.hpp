@@ -16,12 +16,13 @@
 ///     ready   [2][R]  64 bytes from each rank: where its y lies, for pull; and their sources
 ///     stop    [R]     64 bytes: sources of stop messages and of the hello
 ///
-/// A slot is | row | scales | token | k x (expert, weight) |, each part aligned to 16; a side is a slot
-/// without its row. A D message is a prefix of a zone: of slots, or of counts (this rank's rows for
-/// each rank, then its choices per expert). Nothing moves with the arguments of a call (INV-5).
+/// A slot is | row | scales | token | k x (expert, weight) |, each part aligned to 16; a side is a
+/// slot without its row. A D message is a prefix of a zone: of slots, or of counts (this rank's
+/// rows for each rank, then its choices per expert). Nothing moves with the arguments of a call
+/// (INV-5).
 ///
-/// One staging suffices for counted rows and for returns: both follow an exchange, which proves that
-/// the former content was read (INV-3).
+/// One staging suffices for counted rows and for returns: both follow an exchange, which proves
+/// that the former content was read (INV-3).
 #pragma once
 
 #include <eptransport/core/config.hpp>

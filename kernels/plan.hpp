@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief From a shape and a wire's capabilities to sizes, offsets and a message shape; or an error.
+/// @brief From a shape and a wire's capabilities to sizes, offsets and a message shape.
 #pragma once
 
 #include <eptransport/core/capabilities.hpp>

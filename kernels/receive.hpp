@@ -226,7 +226,8 @@ EPT_HOST_DEVICE void note_slotted_bases(const Context& ctx, const handle_parts& 
 /// The local index of an expert; -1 if it is another rank's, or unused.
 [[nodiscard]] EPT_HOST_DEVICE inline std::int32_t local_expert(const geometry& geo,
                                                                std::int32_t expert) {
-  return expert >= 0 && geo.placement[expert].rank == geo.rank ? geo.placement[expert].local : -1;
+  if (expert < 0 || expert >= geo.experts || geo.placement[expert].rank != geo.rank) return -1;
+  return geo.placement[expert].local;
 }
 
 }  // namespace eptransport::detail
