@@ -103,7 +103,7 @@ EPT_HOST_DEVICE void count_experts(const Context& ctx, const landed_rows& landed
         }
         ++same;
       }
-      counts[local] += same;
+      if (same != 0) counts[local] += same;  // adding 0 would race with the first
     }
     worker.sync();
   }
