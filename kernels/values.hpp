@@ -69,17 +69,19 @@ namespace eptransport {
   return static_cast<std::uint8_t>(sign | units);
 }
 
-/// Value policies of `sum_rows`.
+/// Value policy of `sum_rows`: bf16 rows.
 struct bf16_value {
   using storage = std::uint16_t;
   [[nodiscard]] EPT_HOST_DEVICE static float load(storage v) noexcept { return bf16_to_float(v); }
   [[nodiscard]] EPT_HOST_DEVICE static storage store(float v) noexcept { return float_to_bf16(v); }
 };
+/// Value policy of `sum_rows`: fp16 rows.
 struct fp16_value {
   using storage = std::uint16_t;
   [[nodiscard]] EPT_HOST_DEVICE static float load(storage v) noexcept { return fp16_to_float(v); }
   [[nodiscard]] EPT_HOST_DEVICE static storage store(float v) noexcept { return float_to_fp16(v); }
 };
+/// Value policy of `sum_rows`: fp32 rows.
 struct fp32_value {
   using storage = float;
   [[nodiscard]] EPT_HOST_DEVICE static float load(storage v) noexcept { return v; }

@@ -14,7 +14,7 @@
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
 // check: includes the GPU's worker and device lie beside the kernels they run
-#include <eptransport/kernels/cuda_device.cuh>
+#include <eptransport/core/cuda_device.cuh>
 
 #include <algorithm>
 #include <chrono>

@@ -4,7 +4,7 @@
 
 #include <eptransport/backends/loopback/cuda_view.cuh>
 #include <eptransport/backends/loopback/profiles.hpp>
-#include <eptransport/kernels/cuda_executor.cuh>
+#include <eptransport/core/cuda_executor.cuh>
 #include <eptransport/kernels/kernels.hpp>
 
 #include <cuda_runtime.h>

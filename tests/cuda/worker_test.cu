@@ -2,9 +2,9 @@
 /// @file
 /// @brief Warps and workers on the GPU: exchanges, copies, barrier, leaving.
 
+#include <eptransport/core/cuda_executor.cuh>
+#include <eptransport/core/cuda_worker.cuh>
 #include <eptransport/core/memory.cuh>
-#include <eptransport/kernels/cuda_executor.cuh>
-#include <eptransport/kernels/cuda_worker.cuh>
 
 #include <cuda_runtime.h>
 

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <eptransport/core/config.hpp>
+#include <eptransport/core/cuda_device.cuh>
+#include <eptransport/core/cuda_worker.cuh>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
-#include <eptransport/kernels/cuda_device.cuh>
-#include <eptransport/kernels/cuda_worker.cuh>
 
 #include <cuda_runtime.h>
 
