@@ -29,6 +29,7 @@ struct group {
   [[nodiscard]] std::int64_t sum(std::int64_t v) const { return v; }
   [[nodiscard]] std::int64_t prefix(std::int64_t) const { return 0; }
   [[nodiscard]] std::int64_t first(std::int64_t v) const { return v; }
+  [[nodiscard]] float maximum(float v) const { return v; }
   [[nodiscard]] float multiply_add(float a, float w, float v) const { return a + w * v; }
   void copy(std::byte*, const std::byte*, std::uint64_t) const {}
 };

@@ -58,6 +58,9 @@ struct group_prefix : group {
 struct group_first : group {
   void first(std::int64_t) const {}
 };
+struct group_maximum : group {
+  void maximum(float) const {}
+};
 struct group_multiply_add : group {
   void multiply_add(float, float, float) const {}
 };
@@ -68,6 +71,7 @@ static_assert(!ThreadGroup<int> && !ThreadGroup<group_memory>);
 static_assert(!ThreadGroup<group_thread> && !ThreadGroup<group_threads>);
 static_assert(!ThreadGroup<group_sync> && !ThreadGroup<group_any> && !ThreadGroup<group_sum>);
 static_assert(!ThreadGroup<group_prefix> && !ThreadGroup<group_first>);
+static_assert(!ThreadGroup<group_maximum>);
 static_assert(!ThreadGroup<group_multiply_add> && !ThreadGroup<group_copy>);
 
 static_assert(Worker<worker_group, view> && !Worker<group, view>);
