@@ -124,7 +124,8 @@ int main() {
     shares[i / (tokens * top_k)].index.push_back(index.at(i));
     shares[i / (tokens * top_k)].weight.push_back(from_half(weight.at(i)));
   }
-  const ept::group_shape shape{tokens, hidden, top_k, experts};
+  const ept::group_shape shape{
+      .max_tokens = tokens, .hidden = hidden, .top_k = top_k, .experts = experts};
   const auto need = ept::group<ept::loopback<wire>>::sizes(shape, ranks);
   auto world = ept::loopback_world<wire>::create(
       {.ranks = ranks, .window_bytes = need->window_bytes, .signals = need->signals});
