@@ -193,6 +193,19 @@ EPT_HOST_DEVICE void return_all(const Context& ctx, const handle_parts& handle, 
   ctx.view.submit(ctx.worker, ctx.channel);
 }
 
+/// Push: reduces and sends this worker's share of the received rows.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void return_rows(const Context& ctx, const combine_input& in,
+                                 const handle_parts& handle, std::int64_t rows) {
+  const share mine = share_of(ctx.worker, rows);
+  if (mine.begin == mine.end) return;
+  row_cursor cursor(ctx.geo, handle.received, mine.begin);
+  for (std::int64_t row = mine.begin; row < mine.end && ctx.ok(); ++row, cursor.next()) {
+    return_row(ctx, in, handle, *cursor);
+  }
+}
+
 /// Pull: tells this worker's share of the peers where y lies.
 EPT_NO_EXEC_CHECK
 template <class Context>
@@ -235,12 +248,7 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   const std::int64_t rows = ctx.ok() ? received_rows(geo, handle.received) : 0;
   const bool readable = rows == 0 || expect_pointer(ctx, in.y, stage::combine_send);
   const bool pull = in.transfer == combine_transfer::pull;
-  const share mine = share_of(ctx.worker, pull ? 0 : rows);
-  row_cursor cursor(geo, handle.received, mine.begin);
-  for (std::int64_t row = mine.begin; row < mine.end && readable && ctx.ok();
-       ++row, cursor.next()) {
-    return_row(ctx, in, handle, *cursor);
-  }
+  if (!pull && readable) return_rows(ctx, in, handle, rows);
   ctx.view.submit(ctx.worker, ctx.channel);
   ctx.barrier(stage::combine_send);
   if (pull) offer(ctx, in);

@@ -28,10 +28,12 @@ struct lane_context {
   std::uint64_t deadline;  ///< of every wait of this call
   std::uint32_t channel;
 
+  /// The same for all threads of the worker, which call together: they branch on it and meet again.
   EPT_NO_EXEC_CHECK
   [[nodiscard]] EPT_HOST_DEVICE bool ok() const {
     // Pairs with raise(): a worker that sees the fault skips its work.
-    return W::memory::load_acquire(&lane.state->status) == 0;
+    return worker.first(static_cast<std::int64_t>(W::memory::load_acquire(&lane.state->status))) ==
+           0;
   }
   EPT_NO_EXEC_CHECK
   EPT_HOST_DEVICE void barrier(stage where) const;
@@ -44,13 +46,15 @@ template <class View, class W>
                                                           const geometry& geo,
                                                           const lane_memory& lane) {
   const lane_state& state = *lane.state;
+  const auto now =
+      static_cast<std::uint64_t>(worker.first(static_cast<std::int64_t>(view.now_ns())));
   return {view,
           worker,
           geo,
           lane,
           state.epoch,
           state.combines,
-          view.now_ns() + state.timeout_ns,
+          now + state.timeout_ns,
           worker.worker() % view.channels()};
 }
 
@@ -191,13 +195,15 @@ template <class Context>
       memory::acquire_bulk();
       return true;
     }
-    const bool stop = stopped(ctx, what.next, what.where, what.peer);
-    if (ctx.worker.any(stop || !ctx.ok())) return false;
+    // One thread looks: several could see different values, and only the first raises.
+    const bool stop = ctx.worker.thread() == 0 && stopped(ctx, what.next, what.where, what.peer);
+    if (ctx.worker.any(stop) || !ctx.ok()) return false;
     if (status == op_status::failed || last) {
       const auto seen = static_cast<std::uint64_t>(
           ctx.worker.first(static_cast<std::int64_t>(ctx.view.read_signal(what.signal))));
       if (status != op_status::failed &&
           reached(seen, what.target)) {  // it came at the last moment
+        ctx.worker.sync();  // the first thread acquired it; the others may have looked earlier
         memory::acquire_bulk();
         return true;
       }
@@ -307,10 +313,11 @@ EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
   const std::uint64_t epoch = state.announced;
   for (std::int32_t peer = 0; peer < ctx.geo.ranks; ++peer) {
     if (peer == ctx.geo.rank) continue;
-    if (epoch > 0 && !reached(ctx.view.read_signal(ctx.geo.d_signal(epoch - 1, peer)),
-                              d_target(ctx, epoch - 1, peer))) {
-      continue;
-    }
+    const bool proven =
+        epoch == 0 || (ctx.worker.thread() == 0 &&
+                       reached(ctx.view.read_signal(ctx.geo.d_signal(epoch - 1, peer)),
+                               d_target(ctx, epoch - 1, peer)));
+    if (!ctx.worker.any(proven)) continue;
     auto* header = reinterpret_cast<message_header*>(ctx.view.local() + ctx.geo.stop +
                                                      static_cast<std::uint64_t>(peer) *
                                                          sizeof(message_header));
