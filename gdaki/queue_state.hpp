@@ -81,6 +81,11 @@ struct counted_completion {
     using memory = queue_memory<Memory>;
     using words = detail::shared_words<Memory, Scope>;
     const std::uint64_t done = memory::acquire(successes) + first;
+    // More completions than requests: every one that is counted was reserved before.
+    if (distance(memory::load(Scope{}, &state->reserved), done) > 0) {
+      words::latch(state, {queue_fault_kind::bad_completion, 0, attributes.id, done});
+      return;
+    }
     words::raise_completed(state, done);
     if (failures != nullptr && memory::acquire(failures) != first_failures) {
       words::latch(state, {queue_fault_kind::counted_error, 0, attributes.id, done});

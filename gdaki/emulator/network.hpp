@@ -100,7 +100,8 @@ class network {
   void fetch(queue_pair& qp);
   void fetch_efa(queue_pair& qp);
   void fetch_mlx5(queue_pair& qp);
-  [[nodiscard]] bool see_mlx5_registers(queue_pair& qp, std::uint64_t produced);
+  [[nodiscard]] violation judge_doorbell(const queue_pair& qp, std::uint64_t value,
+                                         std::uint64_t produced) const;
   bool accept(queue_pair& qp, parsed&& entry);
   void report(queue_pair& qp, violation what, std::uint32_t offset = 0);
   [[nodiscard]] parsed next_receive(const queue_pair& qp, bool& empty) const;

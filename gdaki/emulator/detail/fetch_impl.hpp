@@ -101,44 +101,34 @@ inline void network::fetch_efa(queue_pair& qp) {
   }
 }
 
-/// Looks at every half of the register; false after a violation.
-inline bool network::see_mlx5_registers(queue_pair& qp, std::uint64_t produced) {
-  for (std::size_t i = 0; i < qp.registers.size(); ++i) {
-    const std::uint64_t value = qp.registers[i];
-    if (value == 0) continue;
-    if (swap_bytes(high_word(value)) >> 8U != qp.setup.qpn) {
-      report(qp, violation::wrong_queue);
-      return false;
-    }
-    const auto index = static_cast<std::uint16_t>(swap_bytes(low_word(value)) >> 8U);
-    const auto behind = static_cast<std::uint16_t>(produced - index);
-    if (behind > 0x8000) {
-      report(qp, violation::record_behind);
-      return false;
-    }
-    if (behind > qp.setup.send.slots && qp.registers.size() == 1) {
-      report(qp, violation::doorbell_index);
-      return false;
-    }
-  }
-  return true;
+/// Whether a doorbell that was just seen fits the record, which its poster wrote before it.
+inline violation network::judge_doorbell(const queue_pair& qp, std::uint64_t value,
+                                         std::uint64_t produced) const {
+  if (swap_bytes(high_word(value)) >> 8U != qp.setup.qpn) return violation::wrong_queue;
+  const auto index = static_cast<std::uint16_t>(swap_bytes(low_word(value)) >> 8U);
+  const auto behind = static_cast<std::uint16_t>(produced - index);
+  if (behind > 0x8000) return violation::record_behind;
+  return behind > qp.setup.send.slots ? violation::doorbell_index : violation::none;
 }
 
 inline void network::fetch_mlx5(queue_pair& qp) {
   const send_ring_setup& ring = qp.setup.send;
-  bool rung = false;
+  std::vector<std::uint64_t> rung;
   for (std::size_t i = 0; i < ring.doorbells.size(); ++i) {
     const std::uint64_t value = detail::read_register<std::uint64_t>(ring.doorbells[i]);
-    rung = rung || value != qp.registers[i];
+    if (value != qp.registers[i]) rung.push_back(value);
     qp.registers[i] = value;
   }
-  if (!rung) return;
+  if (rung.empty()) return;
   // pairs with the poster's record store, which its doorbell store follows
   const std::uint32_t record = swap_bytes(detail::read_register<std::uint32_t>(ring.record));
   const auto fresh = static_cast<std::uint16_t>(record - qp.fetched);
   const std::uint64_t produced = qp.fetched + fresh;
   if (fresh > 0x8000) return report(qp, violation::record_behind);
-  if (!see_mlx5_registers(qp, produced)) return;
+  for (const std::uint64_t value : rung) {
+    const violation what = judge_doorbell(qp, value, produced);
+    if (what != violation::none) return report(qp, what);
+  }
   if (produced - qp.finished > ring.slots) return report(qp, violation::queue_overrun);
 
   constexpr std::uint32_t block = mlx5::block_bytes;
