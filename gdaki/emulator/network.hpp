@@ -120,7 +120,9 @@ class network {
   [[nodiscard]] std::byte* locate(std::uint32_t nic, const std::vector<local_range>& ranges,
                                   std::uint64_t offset, std::uint64_t& bytes,
                                   std::uint8_t rights) const;
-  [[nodiscard]] bool executable(const queue_pair& qp, const request& r, std::uint8_t rights) const;
+  [[nodiscard]] outcome admissible(const queue_pair& qp, const queue_pair& target,
+                                   const request& r) const;
+  [[nodiscard]] bool registered(const queue_pair& qp, const request& r, std::uint8_t rights) const;
 
   // complete_impl.hpp
   void arrive(queue_pair& qp, queue_pair& target, const job& j);

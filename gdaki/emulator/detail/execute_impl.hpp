@@ -80,7 +80,8 @@ inline bool network::work(queue_pair& qp, std::size_t which) {
   }
   if (!j.started) {
     bool wait = false;
-    const outcome ready = take_receive(*to.pair, j, wait);
+    outcome ready = admissible(qp, *to.pair, j.what);
+    if (ready == outcome::ok) ready = take_receive(*to.pair, j, wait);
     if (wait) return false;
     if (ready != outcome::ok) {
       end(qp, which, ready);
@@ -173,7 +174,7 @@ inline std::byte* network::locate(std::uint32_t nic, const std::vector<local_ran
 }
 
 /// Whether the whole local side is registered; a device checks it before it sends anything.
-inline bool network::executable(const queue_pair& qp, const request& r, std::uint8_t rights) const {
+inline bool network::registered(const queue_pair& qp, const request& r, std::uint8_t rights) const {
   for (const local_range& range : r.local) {
     const memory_map& memory = nics_[qp.setup.nic].memory;
     if (memory.local(range.key, range.address, range.bytes, rights) == nullptr) return false;
@@ -181,25 +182,32 @@ inline bool network::executable(const queue_pair& qp, const request& r, std::uin
   return true;
 }
 
+/// Keys, ranges and rights of both ends, as they are now.
+inline outcome network::admissible(const queue_pair& qp, const queue_pair& target,
+                                   const request& r) const {
+  if (r.what == action::nothing) return outcome::ok;
+  const bool into_local = r.what != action::write && r.what != action::send;
+  if (!registered(qp, r, into_local ? local_write : local_read)) return outcome::bad_local;
+  std::uint8_t right = remote_atomic;
+  if (r.what == action::send) return outcome::ok;
+  if (r.what == action::read) right = remote_read;
+  if (r.what == action::write) right = remote_write;
+  const std::uint64_t size = r.bytes();
+  const std::byte* there =
+      nics_[target.setup.nic].memory.remote(r.remote.key, r.remote.address, size, right);
+  return size == 0 || there != nullptr ? outcome::ok : outcome::bad_remote;
+}
+
 inline outcome network::deliver_piece(queue_pair& qp, queue_pair& target, const job& j,
                                       std::uint32_t piece) {
   const request& r = j.what;
-  if (r.what == action::nothing) return outcome::ok;
-  const bool into_local = r.what != action::write && r.what != action::send;
-  if (!executable(qp, r, into_local ? local_write : local_read)) return outcome::bad_local;
+  const outcome now = admissible(qp, target, r);  // a registration may have gone meanwhile
+  if (now != outcome::ok || r.what == action::nothing) return now;
   if (r.what == action::fetch_add || r.what == action::compare_swap) {
     return run_atomic(qp, target, r);
   }
-  const std::uint64_t size = r.bytes();
-  if (r.what != action::send) {
-    const std::uint8_t right = r.what == action::read ? remote_read : remote_write;
-    const memory_map& memory = nics_[target.setup.nic].memory;
-    if (size != 0 && memory.remote(r.remote.key, r.remote.address, size, right) == nullptr) {
-      return outcome::bad_remote;
-    }
-  }
   const std::uint64_t from = std::uint64_t{piece} * options_.chunk_bytes;
-  const std::uint64_t to = std::min<std::uint64_t>(from + options_.chunk_bytes, size);
+  const std::uint64_t to = std::min<std::uint64_t>(from + options_.chunk_bytes, r.bytes());
   return from < to ? move_bytes(qp, target, j, from, to - from) : outcome::ok;
 }
 

@@ -71,12 +71,7 @@ class efa_run {
         random_(seed),
         writes_(writes),
         flip_(flip) {
-    ibv_ah_attr attributes{};
-    attributes.is_global = 1;
-    attributes.port_num = 1;
-    for (int i = 0; i < 8; ++i) {
-      handles_.push_back(ibv_create_ah(open_device::named("efa_0").domain, &attributes));
-    }
+    for (std::uint8_t i = 0; i < 8; ++i) handles_.push_back(make_handle(i));
   }
   [[nodiscard]] bool possible() const { return provider_.qp != nullptr; }
 
@@ -124,8 +119,7 @@ class efa_run {
     ibv_qp_ex* x = provider_.ex;
     const efa::place place = efa::place_of(index, provider_.slots());
     const std::uint64_t which = random_.below(handles_.size());
-    const efa::address to{static_cast<std::uint16_t>(fake_handle(which)),
-                          static_cast<std::uint16_t>(random_()),
+    const efa::address to{number_of(handles_[which]), static_cast<std::uint16_t>(random_()),
                           static_cast<std::uint32_t>(random_())};
     const local_range first{random_(), static_cast<std::uint32_t>(random_() & efa::key_mask),
                             static_cast<std::uint32_t>(1 + random_.below(1 << 30))};
@@ -166,7 +160,7 @@ class efa_run {
         ibv_wr_set_sge(x, first.key, first.address, first.bytes);
         ours = efa::write(place, to, remote, first, with);
     }
-    ibv_wr_set_ud_addr(x, handles_[which], to.qpn, to.qkey);
+    ibv_wr_set_ud_addr(x, handles_[which].get(), to.qpn, to.qkey);
     return ours;
   }
 
@@ -176,11 +170,6 @@ class efa_run {
     } else {
       ibv_wr_send(provider_.ex);
     }
-  }
-
-  [[nodiscard]] static std::uint16_t fake_handle(std::uint64_t which) {
-    const std::size_t all = fake_uverbs::created().handles.size();
-    return static_cast<std::uint16_t>(fake_uverbs::first_handle + all - 8 + which);
   }
 
   /// Reports the batch in random order; the provider and our parser must agree on each.
@@ -213,7 +202,7 @@ class efa_run {
   support::random_bits random_;
   bool writes_;
   bool flip_;
-  std::vector<ibv_ah*> handles_;
+  std::vector<owned_handle> handles_;
   std::uint64_t posted_ = 0;
   std::uint64_t consumed_ = 0;
 };

@@ -90,9 +90,8 @@ class EfaProviderOverEmulator : public ::testing::Test {
     net.add_nic();
     attach(0, a);
     attach(1, b);
-    peer = handle(1);
-    net.add_handle(0, efa_number(peer), 1);
-    net.add_handle(1, efa_number(handle(0)), 0);
+    net.add_handle(0, number_of(peer), 1);
+    net.add_handle(1, number_of(back), 0);
   }
 
   void attach(std::uint32_t nic, const efa_provider& p) {
@@ -110,25 +109,12 @@ class EfaProviderOverEmulator : public ::testing::Test {
                      p.seen.receive_doorbell()};
     net.add_queue_pair(setup);
   }
-  static ibv_ah* handle(std::uint8_t nic) {
-    ibv_ah_attr attributes{};
-    attributes.is_global = 1;
-    attributes.port_num = 1;
-    attributes.grh.dgid.raw[15] = nic;
-    return ibv_create_ah(open_device::named("efa_0").domain, &attributes);
-  }
-  static std::uint16_t efa_number(ibv_ah* ah) {
-    efadv_ah_attr own{};
-    EXPECT_EQ(efadv_query_ah(ah, &own, sizeof(own)), 0);
-    return own.ahn;
-  }
-
   struct target {
     ibv_ah* handle;
     std::uint32_t qpn;
     std::uint32_t qkey;
   };
-  [[nodiscard]] target to_b() const { return {peer, b.seen.qpn, qkey}; }
+  [[nodiscard]] target to_b() const { return {peer.get(), b.seen.qpn, qkey}; }
 
   void send(std::uint64_t id, ibv_sge range, target to) {
     ibv_wr_start(a.ex);
@@ -143,7 +129,7 @@ class EfaProviderOverEmulator : public ::testing::Test {
     a.ex->wr_id = id;
     ibv_wr_rdma_read(a.ex, rkey, from);
     ibv_wr_set_sge(a.ex, into.lkey, into.addr, into.length);
-    ibv_wr_set_ud_addr(a.ex, peer, b.seen.qpn, qkey);
+    ibv_wr_set_ud_addr(a.ex, peer.get(), b.seen.qpn, qkey);
     ASSERT_EQ(ibv_wr_complete(a.ex), 0);
   }
   void expect_error(efa::status status) {
@@ -157,7 +143,9 @@ class EfaProviderOverEmulator : public ::testing::Test {
   emulator::network net{{.seed = 9}};
   efa_provider a{sizes, operations};
   efa_provider b{sizes, operations};
-  ibv_ah* peer = nullptr;
+  owned_handle peer = make_handle(1);
+  owned_handle back = make_handle(0);
+  owned_handle unknown = make_handle(9);
 };
 
 TEST_F(EfaProviderOverEmulator, AMessageArrivesWithItsImmediateAndItsSender) {
@@ -170,7 +158,7 @@ TEST_F(EfaProviderOverEmulator, AMessageArrivesWithItsImmediateAndItsSender) {
   ibv_wr_send_imm(a.ex, htobe32(0xcafef00d));
   const ibv_sge list[2] = {from.range(100, 4), from.range(104, 7)};
   ibv_wr_set_sge_list(a.ex, 2, list);
-  ibv_wr_set_ud_addr(a.ex, peer, b.seen.qpn, qkey);
+  ibv_wr_set_ud_addr(a.ex, peer.get(), b.seen.qpn, qkey);
   ASSERT_EQ(ibv_wr_complete(a.ex), 0);
   net.step();
   const ibv_wc sent = poll_one(a.cq);
@@ -246,11 +234,11 @@ TEST_F(EfaProviderOverEmulator, EachCauseHasItsStatus) {
 
   send(1, good, to_b());
   expect_error(efa::status::receiver_not_ready);
-  send(2, good, {handle(9), b.seen.qpn, qkey});
+  send(2, good, {unknown.get(), b.seen.qpn, qkey});
   expect_error(efa::status::invalid_address_handle);
-  send(3, good, {peer, 0x3fff, qkey});
+  send(3, good, {peer.get(), 0x3fff, qkey});
   expect_error(efa::status::bad_destination_qp);
-  send(4, good, {peer, b.seen.qpn, qkey + 1});
+  send(4, good, {peer.get(), b.seen.qpn, qkey + 1});
   expect_error(efa::status::bad_destination_qp);
   post_receive(b.qp, 1, into.range(0, 32));
   send(5, good, to_b());

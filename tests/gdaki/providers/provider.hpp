@@ -8,7 +8,9 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include "gdaki/providers/fake_uverbs.hpp"
@@ -42,6 +44,29 @@ struct open_device {
     return device;
   }
 };
+
+struct destroy_handle {
+  void operator()(ibv_ah* handle) const { ibv_destroy_ah(handle); }
+};
+using owned_handle = std::unique_ptr<ibv_ah, destroy_handle>;
+
+/// An EFA address handle for emulated NIC `nic`.
+inline owned_handle make_handle(std::uint8_t nic) {
+  ibv_ah_attr attributes{};
+  attributes.is_global = 1;
+  attributes.port_num = 1;
+  attributes.grh.dgid.raw[15] = nic;
+  owned_handle handle(ibv_create_ah(open_device::named("efa_0").domain, &attributes));
+  EXPECT_NE(handle, nullptr);
+  return handle;
+}
+
+/// The number by which the device knows a handle.
+inline std::uint16_t number_of(const owned_handle& handle) {
+  efadv_ah_attr own{};
+  EXPECT_EQ(efadv_query_ah(handle.get(), &own, sizeof(own)), 0);
+  return own.ahn;
+}
 
 /// Sizes of a provider's queues.
 struct provider_sizes {
