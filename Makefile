@@ -12,7 +12,7 @@ demo: ## what each wire would make of one dispatch and combine, on this machine'
 	  -DEPTRANSPORT_BUILD_EXAMPLES=OFF
 	@cmake --build build/host --target ep_bench
 	build/host/bin/ep_bench --wire all --ranks 8 --routing trace:benchmarks/traces/moe_e256_k8 \
-	  --tokens 128 --hidden 7168 --topk 8 --experts 256 --format bf16 --iterations 20 --seed 1
+	  --tokens 16 --hidden 7168 --topk 8 --experts 256 --format bf16 --iterations 20 --seed 1
 
 test: ## all that a change must pass: checks, g++, clang++, sanitizers, nvcc
 	@tools/install_deps.sh test

@@ -2,9 +2,9 @@
 /// @file
 /// @brief What a caller says: the shape that all ranks agree on, and the arguments of the calls.
 ///
-/// Vocabulary: R ranks, T tokens of this rank (any number, 0 included, different per rank), H hidden,
-/// k choices per token, E experts. *Dispatch* copies each token's row once to every rank that owns
-/// one of its experts; *combine* sums the experts' results back into the token's row.
+/// Vocabulary: R ranks, T tokens of this rank (any number, 0 included, different per rank), H
+/// hidden, k choices per token, E experts. *Dispatch* copies each token's row once to every rank
+/// that owns one of its experts; *combine* sums the experts' results back into the token's row.
 /// `group.hpp` has the calls themselves.
 #pragma once
 
@@ -34,12 +34,41 @@ enum class dispatch_mode : std::uint32_t {
 enum class output_layout : std::uint32_t {
   rank_major,    ///< one row per (source token), ordered by source rank, then token
   expert_major,  ///< one row per (token, local expert), experts one after the other, aligned
-  padded,        ///< one row per (token, local expert), `capacity` rows per local expert
-  in_place,      ///< rows stay in the landing zone; `row_offset` lists them in rank-major order
+  padded,        ///< one row per (token, local expert), `capacity` rows per local expert;
+                 ///< capacity 0: the most that a rank can receive, times k
+  in_place,      ///< rows stay in the landing zone; `row_offset` lists them in rank-major order;
+                 ///< slotted scales lie `group::layout().scale_offset` bytes behind their row
 };
 
 /// Type of the expert indices.
 enum class index_type : std::uint32_t { int32, int64 };
+
+/// Type of the values that combine adds up.
+enum class element : std::uint32_t { bf16, fp16, fp32 };
+
+/// Bytes of one value.
+[[nodiscard]] constexpr std::uint64_t bytes_of(element type) noexcept {
+  return type == element::fp32 ? 4 : 2;
+}
+
+/// What dispatch does to a row on its way.
+enum class quantisation : std::uint32_t {
+  none,       ///< copies it
+  fp8_fp32,   ///< bf16 in, e4m3 out, one fp32 scale per 128 values (the last block may be short)
+  fp8_ue8m0,  ///< the same with power-of-two scales, four exponent bytes per 32-bit word
+};
+
+/// What happens to rows beyond the receiver's capacity in a counted dispatch.
+enum class overflow_policy : std::uint32_t {
+  error,  ///< a fault on every rank, before a row moves, that names the rank and both numbers
+  drop,  ///< the last rows in rank-major order are not sent; `dispatch_output::dropped` counts them
+};
+
+/// How combine moves rows.
+enum class combine_transfer : std::uint32_t {
+  push,  ///< the expert rank reduces and sends
+  pull,  ///< the source reads y in its peers' windows: reach always, counted, one row per token
+};
 
 /// What happens to an expert index outside [-1, experts).
 enum class index_checks : std::uint32_t {
@@ -77,13 +106,32 @@ struct row_format {
   return {static_cast<std::uint64_t>(hidden), (static_cast<std::uint64_t>(hidden) + 127) / 128 * 4};
 }
 
+/// Values per scale of in-kernel FP8.
+inline constexpr std::int64_t fp8_block = 128;
+
+/// What in-kernel quantisation makes of `hidden` values.
+[[nodiscard]] constexpr row_format quantised_rows(std::int64_t hidden, quantisation how) noexcept {
+  if (how == quantisation::none) return bf16_rows(hidden);
+  if (how == quantisation::fp8_fp32) return fp8_rows(hidden);
+  const auto blocks = static_cast<std::uint64_t>((hidden + fp8_block - 1) / fp8_block);
+  return {static_cast<std::uint64_t>(hidden), (blocks + 3) / 4 * 4};
+}
+
 /// What all ranks of a group agree on. Ranks that differ are found when the group is built.
 struct group_shape {
-  std::int64_t max_tokens = 0;  ///< largest T of any rank and call, at least 1
-  std::int64_t hidden = 0;      ///< values of a combine row, at least 1
-  std::int32_t top_k = 0;       ///< choices per token, at least 1
-  std::int32_t experts = 0;     ///< at least 1; an index names one of these
-  row_format row{};             ///< dispatch rows; default: bf16 rows of `hidden`
+  std::int64_t max_tokens = 0;      ///< largest T of any rank in a slotted call; 0 = none are made
+  std::int64_t counted_tokens = 0;  ///< largest T of any rank in a counted call; 0 = none are made
+  std::int64_t counted_rows =
+      0;  ///< rows a rank can take in a counted call; 0 = R * counted_tokens
+  overflow_policy overflow = overflow_policy::error;
+  std::int64_t hidden = 0;   ///< values of a combine row, at least 1
+  std::int32_t top_k = 0;    ///< choices per token, at least 1
+  std::int32_t experts = 0;  ///< at least 1; an index names one of these
+  row_format row{};          ///< dispatch rows; default: what `quantise` makes of `hidden`
+  quantisation quantise = quantisation::none;
+  element values = element::bf16;   ///< of y and out
+  element returns = element::bf16;  ///< of combine rows on the wire: `values`, or fp32
+  bool return_weights = false;      ///< combine also returns a float per choice (gradients)
   /// Rank of each expert, [experts]; empty: contiguous, the first `experts % R` ranks own one more.
   /// A rank may own none. Local indices follow the order of the table. Copied at construction.
   std::span<const std::int32_t> placement{};
@@ -117,17 +165,22 @@ struct dispatch_handle {
   std::uint64_t bytes = 0;
 };
 
-/// Tokens to send. Pointers are memory that kernels reach, read only until the kernel completes.
+/// Tokens to send. Pointers are memory that kernels reach, read only until the kernel completes; in
+/// a counted dispatch by halves, until dispatch_recv completes.
 struct dispatch_input {
-  const void* x = nullptr;              ///< [T, row_bytes]; may be null when T is 0
-  const void* scales = nullptr;         ///< [T, scale_bytes]; null if scale_bytes is 0
-  const void* topk_index = nullptr;     ///< [T, k] of `indices`; -1 = unused choice
-  const float* topk_weight = nullptr;   ///< [T, k]; null = 1; ignored where the index is -1
-  std::int64_t tokens = 0;              ///< T, if `device_tokens` is null
+  const void* x = nullptr;  ///< [T, row_bytes], quantised: [T, H] bf16; may be null when T is 0
+  const void* scales = nullptr;                 ///< [T, scale_bytes]; null if scale_bytes is 0
+  const void* topk_index = nullptr;             ///< [T, k] of `indices`; -1 = unused choice
+  const float* topk_weight = nullptr;           ///< [T, k]; null = 1; ignored where the index is -1
+  std::int64_t tokens = 0;                      ///< T, if `device_tokens` is null
   const std::int64_t* device_tokens = nullptr;  ///< [1], read by the kernel: for CUDA graphs
   index_type indices = index_type::int64;
   dispatch_mode mode = dispatch_mode::slotted;
-  bool cached = false;  ///< the handle already holds the routing of these indices, and T
+  /// Counted: where in the own window this rank takes rows, bytes from its start, a multiple of 16,
+  /// outside the group's region; 0 = the lane's own zone (`group::counted_rows`).
+  std::uint64_t landing = 0;
+  std::int64_t landing_rows = 0;  ///< rows that fit there; 0 = `group_shape::counted_rows`
+  bool cached = false;            ///< the handle already holds the routing of these indices, and T
 };
 
 /// Where received rows go. n = rows of the output; any metadata pointer may be null.
@@ -137,36 +190,50 @@ struct dispatch_input {
 /// counts twice.
 struct dispatch_output {
   output_layout layout = output_layout::rank_major;
-  void* rows = nullptr;     ///< [capacity, row_bytes]; padded: [local_experts, capacity, row_bytes]
-  void* scales = nullptr;   ///< the same with scale_bytes
-  std::int64_t capacity = 0;   ///< rows (padded: per local expert); 0 = the worst case fits
-  std::int64_t alignment = 1;  ///< expert_major: each expert starts at a multiple of it
-  std::int64_t* total = nullptr;          ///< [1] n; expert_major: alignment padding included
+  /// [capacity, row_bytes]; padded: [local_experts, capacity, row_bytes]. A counted rank_major
+  /// dispatch leaves the rows where they landed: null, or that address.
+  void* rows = nullptr;
+  void* scales = nullptr;  ///< the same with scale_bytes
+  /// 0: scales row by row. Else column by column, in 32-bit units: unit u of row i at
+  /// [u * scale_stride + i] (padded: within the expert's block of units * scale_stride).
+  std::int64_t scale_stride = 0;
+  std::int64_t capacity = 0;      ///< rows (padded: per local expert); 0 = the worst case fits
+  std::int64_t alignment = 1;     ///< expert_major: each expert starts at a multiple of it
+  std::int64_t* total = nullptr;  ///< [1] n; expert_major: alignment padding included
   std::int64_t* expert_count = nullptr;   ///< [local_experts] rows without padding
   std::int64_t* expert_offset = nullptr;  ///< [local_experts] first row; expert layouts only
-  std::int32_t* row_expert = nullptr;     ///< [capacity] expert_major: local expert, -1 = padding
-  float* row_weight = nullptr;            ///< [n] expert layouts: weight of (token, expert)
-  std::int32_t* topk_index = nullptr;     ///< [n, k] rank_major, in_place: local expert or -1
-  float* topk_weight = nullptr;           ///< [n, k] rank_major, in_place: 0 where the index is -1
-  std::int32_t* source_rank = nullptr;    ///< [n]
-  std::int64_t* source_token = nullptr;   ///< [n]
-  std::uint64_t* row_offset = nullptr;    ///< [n] in_place: bytes from the start of the window
+  std::int32_t* row_expert = nullptr;    ///< [rows] expert layouts: local expert; alignment rows -1
+  float* row_weight = nullptr;           ///< [n] expert layouts: weight of (token, expert)
+  std::int32_t* topk_index = nullptr;    ///< [n, k] rank_major, in_place: local expert or -1
+  float* topk_weight = nullptr;          ///< [n, k] rank_major, in_place: 0 where the index is -1
+  std::int32_t* source_rank = nullptr;   ///< [n]
+  std::int64_t* source_token = nullptr;  ///< [n]
+  std::uint64_t* row_offset = nullptr;   ///< [n] in_place: bytes from the start of the window
+  std::int64_t* dropped = nullptr;       ///< [1] counted: rows for this rank that did not fit
   std::int64_t* host_counts = nullptr;  ///< [1 + local_experts] memory the host may read: n, counts
 };
 
 /// What the experts made. Read only until the kernel completes.
 struct combine_input {
-  /// bf16 [n, H] in the layout of the dispatch: rank_major and in_place take one row per received
-  /// token, already summed over this rank's experts; the others one row per (token, expert).
+  /// [n, H] `values` in the layout of the dispatch: rank_major and in_place take one row per
+  /// received token, already summed over this rank's experts; the others one per (token, expert).
   const void* y = nullptr;
   weighting weights = weighting::none;
+  /// With `group_shape::return_weights`: a float to return for each choice, e.g. the gradient of
+  /// its weight. rank_major and in_place: [n, k], zero for other ranks' experts; the others: [n].
+  const float* choice_value = nullptr;
+  /// pull: y lies in the window and is frozen until the lane's next dispatch returns; before a
+  /// window is torn down, all ranks meet in a barrier.
+  combine_transfer transfer = combine_transfer::push;
 };
 
 /// The result.
 struct combine_output {
-  /// bf16 [T, H]: for each token the sum, in fp32 and in rank order, of the bf16 rows that the
-  /// ranks of its experts returned; 0 for a token without experts.
+  /// [T, H] `values`: for each token the sum, in fp32 and in rank order, of the rows that the ranks
+  /// of its experts returned, plus the bias, rounded once; 0 (or the bias) without experts.
   void* out = nullptr;
+  const void* bias = nullptr;     ///< [T, H] `values`, or null
+  float* choice_value = nullptr;  ///< [T, k] what the experts' ranks returned per choice, or null
 };
 
 /// How a call runs.

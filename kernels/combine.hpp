@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Combine by push: reduce this rank's experts, return one row per (token, rank), add up.
+/// @brief Combine: reduce this rank's experts, return one row per (token, rank), add up.
 ///
-/// The row goes to the slot that the source chose at dispatch, so no metadata travels back. One
-/// zone and one cumulative counter suffice because a rank returns nothing of combine(e) before it
-/// has every D message of dispatch(e), which proves that combine(e-1) is over everywhere. A combine
-/// without a dispatch before it on its lane therefore runs an empty exchange first.
+/// *Push*: the row goes to the place that the source's dispatch implies, so no metadata travels
+/// back. One zone and one cumulative counter suffice because a rank returns nothing of combine(e)
+/// before it has every D message of dispatch(e), which proves that combine(e-1) is over everywhere.
+/// A combine without a dispatch before it on its lane therefore runs an empty exchange first.
+/// *Pull*: one message per peer says that y is ready and where; the source reads the rows that it
+/// placed itself. No zone, no staging.
 #pragma once
 
 #include <eptransport/core/config.hpp>
@@ -40,6 +42,7 @@ struct expert_rows {
   [[nodiscard]] EPT_HOST_DEVICE float weight(std::int32_t i) const {
     return weights == weighting::at_expert && places != nullptr ? places[i].weight : 1.0F;
   }
+  [[nodiscard]] EPT_HOST_DEVICE static const std::byte* bias() { return nullptr; }
 };
 
 /// The rows that came back for one token, in rank order (`sum_rows`' source).
@@ -47,42 +50,57 @@ struct returned_rows {
   const std::byte* window;
   const geometry* geo;
   const route_entry* routes;
+  const std::int64_t* base;  ///< [R] first row of each rank's returns
+  const std::byte* added;    ///< the bias row, or null
 
   [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return geo->top_k; }
   [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    return routes[i].rank < 0 ? nullptr
-                              : window + geo->return_row(routes[i].rank, routes[i].slot);
+    if (routes[i].rank < 0 || routes[i].slot < 0) return nullptr;
+    return window + geo->return_row(base[routes[i].rank] + routes[i].slot);
   }
   [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
+  [[nodiscard]] EPT_HOST_DEVICE const std::byte* bias() const { return added; }
 };
 
-/// Raises a misuse unless the handle is of a finished dispatch whose layout suits the weights.
+/// The same rows where the experts' ranks keep them (`sum_rows`' source).
+template <class View>
+struct pulled_rows {
+  const View* view;
+  const geometry* geo;
+  const route_entry* routes;
+  const std::int64_t* base;     ///< [R] first of the own rows at each rank
+  const message_header* ready;  ///< [R] where each rank's y lies
+  const std::byte* added;
+
+  [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return geo->top_k; }
+  EPT_NO_EXEC_CHECK
+  [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
+    const std::int32_t rank = routes[i].rank;
+    if (rank < 0 || routes[i].slot < 0) return nullptr;
+    const auto at = static_cast<std::uint64_t>(base[rank] + routes[i].slot);
+    return view->peer_pointer(rank, ready[rank].value + at * geo->value_bytes, geo->value_bytes);
+  }
+  [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
+  [[nodiscard]] EPT_HOST_DEVICE const std::byte* bias() const { return added; }
+};
+
+/// Raises a misuse unless the handle is of a finished dispatch that suits the combine.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE bool expect_combinable(const Context& ctx, const handle_parts& handle,
-                                                     weighting weights) {
-  if (!expect_handle(ctx, stage::combine_send, handle)) return false;
-  const bool weighable = weights == weighting::none || per_expert(handle.header->layout);
-  if (handle.header->received_valid != 0 && weighable) return true;
+EPT_HOST_DEVICE void expect_combinable(const Context& ctx, const handle_parts& handle,
+                                       const combine_input& in) {
+  if (!expect_handle(ctx, stage::combine_send, handle)) return;
+  const bool expert_wise = per_expert(handle.header->layout);
+  const bool counted = handle.header->in.mode == dispatch_mode::counted;
+  const bool suits = (in.weights == weighting::none || expert_wise) &&
+                     (in.transfer == combine_transfer::push || (counted && !expert_wise));
+  if (handle.header->received_valid != 0 && suits) return;
   if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
     raise(ctx, {.kind = fault_kind::misuse,
                 .where = stage::combine_send,
                 .expected = 1,
                 .seen = handle.header->received_valid});
   }
-  return false;
-}
-
-/// Raises a refusal if rows are to be read or written through a null pointer.
-EPT_NO_EXEC_CHECK
-template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE bool expect_pointer(const Context& ctx, const void* pointer,
-                                                  stage where) {
-  if (pointer != nullptr) return true;
-  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
-    raise(ctx, {.kind = fault_kind::refused, .where = where, .expected = 1, .seen = 0});
-  }
-  return false;
 }
 
 /// An exchange without rows: opens the combine zone for a combine that follows no dispatch.
@@ -91,60 +109,117 @@ template <class Context>
 EPT_HOST_DEVICE void empty_exchange(const Context& ctx) {
   announce_all(ctx, nullptr);
   ctx.barrier(stage::combine_send);
-  if (ctx.ok()) await_exchange(ctx, nullptr);
+  if (ctx.ok()) await_exchange(ctx, nullptr, dispatch_mode::slotted);
   ctx.barrier(stage::combine_send);
+}
+
+/// The floats that go back with a row, one per choice.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void write_choice_values(const Context& ctx, const combine_input& in,
+                                         const expert_rows& rows, std::byte* dst) {
+  const geometry& geo = ctx.geo;
+  if (geo.return_values == 0) return;
+  auto* values = reinterpret_cast<float*>(dst + geo.return_values);
+  for (std::int32_t j = static_cast<std::int32_t>(ctx.worker.thread()); j < geo.top_k;
+       j += static_cast<std::int32_t>(ctx.worker.threads())) {
+    float value = 0;
+    if (in.choice_value != nullptr && rows.places == nullptr) {
+      value = in.choice_value[rows.single * geo.top_k + j];
+    } else if (in.choice_value != nullptr && rows.places[j].position >= 0) {
+      value = in.choice_value[rows.places[j].position];
+    }
+    values[j] = value;
+  }
 }
 
 /// Reduces and sends one received row.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void return_row(const Context& ctx, const expert_rows& rows,
-                                const received_row& to) {
+EPT_HOST_DEVICE void return_row(const Context& ctx, const combine_input& in,
+                                const handle_parts& handle, const received_row& to) {
   const geometry& geo = ctx.geo;
+  const bool expert_wise = per_expert(handle.header->layout);
+  const expert_rows rows{.y = static_cast<const std::byte*>(in.y),
+                         .bytes = geo.value_bytes,
+                         .places = expert_wise ? handle.places + to.index * geo.top_k : nullptr,
+                         .single = to.index,
+                         .choices = expert_wise ? geo.top_k : 1,
+                         .weights = in.weights};
   std::byte* window = ctx.view.local();
-  const std::uint64_t place = geo.return_row(geo.rank, to.slot);
+  const std::uint64_t place = geo.return_row(handle.return_base[to.source] + to.slot);
   std::byte* dst = to.source == geo.rank ? window + place
                    : geo.message == message_shape::direct
                        ? ctx.view.peer_pointer(to.source, place, geo.return_bytes)
-                       : window + geo.staged_return(ctx.combines, to.source, to.slot);
+                       : window + geo.staged_return(to.index);
   if (dst == nullptr) {
     (void)sent(ctx, op_status::failed, stage::combine_send, to.source);
     return;
   }
-  sum_rows(ctx.worker, dst, geo.hidden, rows);
+  sum_rows(ctx.worker, dst, geo.hidden, rows, geo.values, geo.wire);
+  write_choice_values(ctx, in, rows, dst);
   if (to.source == geo.rank || geo.message != message_shape::per_row) return;
-  const put_request request{.peer = to.source,
-                            .dst_offset = place,
-                            .src = dst,
-                            .bytes = geo.return_bytes,
-                            .signal = geo.combine_signal(geo.rank)};
-  (void)sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
-             stage::combine_send, to.source);
+  (void)put(ctx,
+            {.peer = to.source,
+             .dst_offset = place,
+             .src = dst,
+             .bytes = geo.return_bytes,
+             .signal = geo.combine_signal(geo.rank)},
+            stage::combine_send);
 }
 
-/// per_peer and direct: tells `peer` that its `rows` rows are there, or sends them.
+/// per_peer and direct: sends the rows for `peer`, of which the first is received row `first`, or
+/// releases those that were stored.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void return_all(const Context& ctx, std::int32_t peer, std::int64_t rows) {
+EPT_HOST_DEVICE void return_all(const Context& ctx, const handle_parts& handle, std::int32_t peer,
+                                std::int64_t first) {
   const geometry& geo = ctx.geo;
+  const std::int64_t rows = handle.received[peer];
   const std::uint32_t signal = geo.combine_signal(geo.rank);
   if (rows == 0) return;
   if (geo.message == message_shape::direct) {
     (void)sent(ctx, ctx.view.signal(ctx.worker, ctx.channel, peer, signal, ctx.deadline),
                stage::combine_send, peer);
+    return;
   }
-  for (std::int64_t row = 0; row < rows && geo.message == message_shape::per_peer;
-       row += geo.returns_per_message) {
-    const std::int64_t left = rows - row;
-    const std::int64_t count = left < geo.returns_per_message ? left : geo.returns_per_message;
-    const put_request request{
-        .peer = peer,
-        .dst_offset = geo.return_row(geo.rank, row),
-        .src = ctx.view.local() + geo.staged_return(ctx.combines, peer, row),
-        .bytes = static_cast<std::uint64_t>(count) * geo.return_bytes,
-        .signal = signal};
-    if (!sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
-              stage::combine_send, peer)) {
+  (void)put_pieces(ctx,
+                   {.peer = peer,
+                    .dst_offset = geo.return_row(handle.return_base[peer]),
+                    .src = ctx.view.local() + geo.staged_return(first),
+                    .bytes = geo.return_bytes,
+                    .signal = signal},
+                   rows, geo.returns_per_message, stage::combine_send);
+  ctx.view.submit(ctx.worker, ctx.channel);
+}
+
+/// Pull: tells this worker's share of the peers where y lies.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void offer(const Context& ctx, const combine_input& in) {
+  const geometry& geo = ctx.geo;
+  for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i < geo.ranks;
+       i += static_cast<std::int32_t>(ctx.worker.workers())) {
+    const std::int32_t peer = peer_at(geo, i);
+    if (!ctx.ok()) return;
+    const std::uint64_t mine = geo.ready_zone(geo.rank);
+    std::byte* message =
+        ctx.view.local() + (peer == geo.rank ? mine : geo.ready_zone(geo.ranks + peer));
+    if (ctx.worker.thread() == 0) {
+      *reinterpret_cast<message_header*>(message) = {
+          .stamp = stamp_of(ctx.combines),
+          .config = geo.config,
+          .value =
+              static_cast<std::uint64_t>(static_cast<const std::byte*>(in.y) - ctx.view.local())};
+    }
+    ctx.worker.sync();
+    if (peer != geo.rank && !put(ctx,
+                                 {.peer = peer,
+                                  .dst_offset = mine,
+                                  .src = message,
+                                  .bytes = sizeof(message_header),
+                                  .signal = geo.combine_signal(geo.rank)},
+                                 stage::combine_send)) {
       return;
     }
   }
@@ -159,76 +234,103 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   const geometry& geo = ctx.geo;
   const std::int64_t rows = ctx.ok() ? received_rows(geo, handle.received) : 0;
   const bool readable = rows == 0 || expect_pointer(ctx, in.y, stage::combine_send);
-  const bool expert_wise = per_expert(handle.header->layout);
-  const share mine = share_of(ctx.worker, rows);
+  const bool pull = in.transfer == combine_transfer::pull;
+  const share mine = share_of(ctx.worker, pull ? 0 : rows);
   row_cursor cursor(geo, handle.received, mine.begin);
   for (std::int64_t row = mine.begin; row < mine.end && readable && ctx.ok();
        ++row, cursor.next()) {
-    return_row(ctx,
-               expert_rows{.y = static_cast<const std::byte*>(in.y),
-                           .bytes = geo.return_bytes,
-                           .places = expert_wise ? handle.places + row * geo.top_k : nullptr,
-                           .single = row,
-                           .choices = expert_wise ? geo.top_k : 1,
-                           .weights = in.weights},
-               *cursor);
+    return_row(ctx, in, handle, *cursor);
   }
   ctx.view.submit(ctx.worker, ctx.channel);
   ctx.barrier(stage::combine_send);
-  if (geo.message == message_shape::per_row) return;
-  for (std::int32_t peer = static_cast<std::int32_t>(ctx.worker.worker()); peer < geo.ranks;
-       peer += static_cast<std::int32_t>(ctx.worker.workers())) {
-    if (ctx.ok() && peer != geo.rank) return_all(ctx, peer, handle.received[peer]);
+  if (pull) offer(ctx, in);
+  if (pull || geo.message == message_shape::per_row) return;
+  for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i + 1 < geo.ranks;
+       i += static_cast<std::int32_t>(ctx.worker.workers())) {
+    const std::int32_t peer = peer_at(geo, i);
+    std::int64_t first = 0;
+    for (std::int32_t below = 0; below < peer; ++below) first += handle.received[below];
+    if (ctx.ok()) return_all(ctx, handle, peer, first);
   }
 }
 
-/// Waits for the rows that `peer` returns (summed: that all return).
+/// Waits for what the peers return, or offer.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void await_returns(const Context& ctx, std::int32_t peer, std::int64_t messages,
+EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handle, bool pull,
                                    std::uint64_t next) {
   const geometry& geo = ctx.geo;
-  if (messages == 0) return;
-  std::uint64_t* due = ctx.lane.returns_due + geo.word(peer);
-  const std::uint32_t signal = geo.combine_signal(peer);
-  const std::uint64_t target = *due + static_cast<std::uint64_t>(messages);
-  if (!wait_for(ctx, {.signal = signal,
-                      .target = ctx.lane.base[signal - geo.first_signal] + target,
-                      .where = stage::combine_recv,
-                      .peer = geo.sources == 1 ? -1 : peer,
-                      .next = next})) {
-    return;
+  const bool summed = geo.sources == 1;
+  awaited what{.signal = geo.combine_signal(0),
+               .target = 0,
+               .where = stage::combine_recv,
+               .peer = -1,
+               .next = next};
+  std::int64_t all = 0;
+  for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
+    if (peer == geo.rank) continue;
+    const std::int64_t messages = pull ? 1 : geo.return_messages(handle.sent[peer]);
+    all += messages;
+    const bool mine =
+        static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
+    what.peer = peer;
+    what.signal = geo.combine_signal(peer);
+    if (!summed && mine) (void)await_due(ctx, ctx.lane.returns_due, what, messages);
   }
-  ctx.worker.sync();
-  if (ctx.worker.thread() == 0) *due = target;
+  what.peer = -1;
+  what.signal = geo.combine_signal(0);
+  if (summed && ctx.worker.worker() == 0 && ctx.ok()) {
+    (void)await_due(ctx, ctx.lane.returns_due, what, all);
+  }
+}
+
+/// Adds up the floats that came back for one token's choices.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void gather_choice_values(const Context& ctx, const returned_rows& rows,
+                                          float* out) {
+  const geometry& geo = ctx.geo;
+  for (std::int32_t j = static_cast<std::int32_t>(ctx.worker.thread()); j < geo.top_k;
+       j += static_cast<std::int32_t>(ctx.worker.threads())) {
+    float sum = 0;
+    for (std::int32_t i = 0; i < rows.count(); ++i) {
+      const std::byte* row = rows.row(i);
+      if (row != nullptr) sum += reinterpret_cast<const float*>(row + geo.return_values)[j];
+    }
+    out[j] = sum;
+  }
 }
 
 /// The receive half. `next`: the epoch of the lane's next exchange.
 EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void combine_receive(const Context& ctx, const combine_output& out,
-                                     const handle_parts& handle, std::uint64_t next) {
+template <class View, class W>
+EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const combine_output& out,
+                                     const handle_parts& handle, bool pull, std::uint64_t next) {
   const geometry& geo = ctx.geo;
   const auto& worker = ctx.worker;
-  std::int64_t all = 0;
-  for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
-    if (peer == geo.rank) continue;
-    const std::int64_t messages = geo.return_messages(handle.sent[peer]);
-    all += messages;
-    const bool mine = static_cast<std::uint32_t>(peer) % worker.workers() == worker.worker();
-    if (geo.sources != 1 && mine) await_returns(ctx, peer, messages, next);
-  }
-  if (geo.sources == 1 && worker.worker() == 0 && ctx.ok()) await_returns(ctx, 0, all, next);
+  if (ctx.ok()) await_returns(ctx, handle, pull, next);
   ctx.barrier(stage::combine_recv);
   if (!ctx.ok()) return;
   const std::int64_t tokens = handle.header->tokens;
   if (tokens > 0 && !expect_pointer(ctx, out.out, stage::combine_recv)) return;
   const share mine = share_of(worker, tokens);
+  const auto* ready = reinterpret_cast<const message_header*>(ctx.view.local() + geo.ready_zone(0));
   for (std::int64_t t = mine.begin; t < mine.end; ++t) {
-    std::byte* row = static_cast<std::byte*>(out.out) + static_cast<std::uint64_t>(t) *
-                                                            geo.return_bytes;
-    sum_rows(worker, row, geo.hidden,
-             returned_rows{ctx.view.local(), &geo, handle.routes + t * geo.top_k});
+    const std::uint64_t at = static_cast<std::uint64_t>(t) * geo.value_bytes;
+    std::byte* row = static_cast<std::byte*>(out.out) + at;
+    const auto* bias = out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
+    const route_entry* routes = handle.routes + t * geo.top_k;
+    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias};
+    if (pull) {
+      sum_rows(worker, row, geo.hidden,
+               pulled_rows<View>{&ctx.view, &geo, routes, handle.place_base, ready, bias},
+               geo.values, geo.values);
+      continue;
+    }
+    sum_rows(worker, row, geo.hidden, returned, geo.wire, geo.values);
+    if (out.choice_value != nullptr && geo.return_values != 0) {
+      gather_choice_values(ctx, returned, out.choice_value + t * geo.top_k);
+    }
   }
 }
 
@@ -236,11 +338,14 @@ EPT_HOST_DEVICE void combine_receive(const Context& ctx, const combine_output& o
 struct finish_combine {
   call_parts parts;
   bool exchanged;
+  handle_header* header;
+  combine_transfer transfer;
 
   EPT_HOST_DEVICE void operator()(lane_state& state) const {
     if (state.status != 0) return;
     if (has(parts, call_parts::send)) {
       state.phase = lane_phase::combine_sent;
+      header->transfer = transfer;
       state.combines += 1;
       if (exchanged) state.epoch += 1;
     }
@@ -281,15 +386,17 @@ struct combine_call {
       (void)detail::expect(ctx, stage::combine_recv, phase == lane_phase::combine_sent,
                            lane_phase::combine_sent);
     }
-    (void)detail::expect_combinable(ctx, parts_of_handle, in.weights);
+    detail::expect_combinable(ctx, parts_of_handle, in);
+    const combine_transfer transfer = send ? in.transfer : parts_of_handle.header->transfer;
     ctx.barrier(stage::combine_send);
     if (exchange) detail::empty_exchange(ctx);
     if (send) detail::combine_send(ctx, in, parts_of_handle);
     ctx.barrier(stage::combine_recv);
     if (detail::has(parts, call_parts::receive)) {
-      detail::combine_receive(ctx, out, parts_of_handle, ctx.epoch + (exchange ? 1 : 0));
+      detail::combine_receive(ctx, out, parts_of_handle, transfer == combine_transfer::pull,
+                              ctx.epoch + (exchange ? 1 : 0));
     }
-    detail::leave(ctx, detail::finish_combine{parts, exchange});
+    detail::leave(ctx, detail::finish_combine{parts, exchange, parts_of_handle.header, transfer});
   }
 };
 

@@ -118,27 +118,24 @@ class cuda_device {
       return r.error();
     }
     int cooperative = 0;
-    for (const auto& [value, attribute] :
-         {std::pair{&made.sms_, cudaDevAttrMultiProcessorCount},
-          std::pair{&cooperative, cudaDevAttrCooperativeLaunch}}) {
-      auto r = cuda_result(cudaDeviceGetAttribute(value, attribute, device),
-                           "cudaDeviceGetAttribute");
+    for (const auto& [value, attribute] : {std::pair{&made.sms_, cudaDevAttrMultiProcessorCount},
+                                           std::pair{&cooperative, cudaDevAttrCooperativeLaunch}}) {
+      auto r =
+          cuda_result(cudaDeviceGetAttribute(value, attribute, device), "cudaDeviceGetAttribute");
       if (!r) return r.error();
     }
     if (cooperative == 0) {
       return failure{errc::unsupported, "cuda_device", "the device has no cooperative launch"};
     }
     if (auto r = kernel_entry::load_all(); !r) return r.error();
-    auto made_stream = cuda_result(
-        cudaStreamCreateWithFlags(&made.copies_, cudaStreamNonBlocking), "cudaStreamCreate");
+    auto made_stream = cuda_result(cudaStreamCreateWithFlags(&made.copies_, cudaStreamNonBlocking),
+                                   "cudaStreamCreate");
     if (!made_stream) return made_stream.error();
     return result<cuda_device>(std::move(made));
   }
 
   cuda_device(cuda_device&& other) noexcept
-      : device_(other.device_),
-        sms_(other.sms_),
-        copies_(std::exchange(other.copies_, nullptr)) {}
+      : device_(other.device_), sms_(other.sms_), copies_(std::exchange(other.copies_, nullptr)) {}
   cuda_device& operator=(cuda_device&& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(sms_, other.sms_);
@@ -169,12 +166,12 @@ class cuda_device {
   [[nodiscard]] result<std::byte*> allocate(std::uint64_t bytes) {
     const device_scope scope(device_);
     void* memory = nullptr;
-    auto done = cuda_result(cudaMalloc(&memory, bytes), "cudaMalloc", sized(bytes));
-    if (!done) return done.error();
-    done = finish(cudaMemsetAsync(memory, 0, bytes, copies_), "cudaMemsetAsync");
-    if (!done) {
+    const auto made = cuda_result(cudaMalloc(&memory, bytes), "cudaMalloc", sized(bytes));
+    if (!made) return made.error();
+    const auto zeroed = finish(cudaMemsetAsync(memory, 0, bytes, copies_), "cudaMemsetAsync");
+    if (!zeroed) {
       (void)cudaFree(memory);
-      return done.error();
+      return zeroed.error();
     }
     return static_cast<std::byte*>(memory);
   }
@@ -183,9 +180,9 @@ class cuda_device {
   [[nodiscard]] result<std::byte*> allocate_shared(std::uint64_t bytes) {
     const device_scope scope(device_);
     void* memory = nullptr;
-    const auto done = cuda_result(
-        cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
-        "cudaHostAlloc", sized(bytes));
+    const auto done =
+        cuda_result(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
+                    "cudaHostAlloc", sized(bytes));
     if (!done) return done.error();
     std::memset(memory, 0, bytes);
     return static_cast<std::byte*>(memory);
@@ -213,10 +210,10 @@ class cuda_device {
   [[nodiscard]] result<void> launch(const void* kernel, std::uint32_t blocks, std::uint32_t warps,
                                     void** arguments, cudaStream_t stream) const {
     const device_scope scope(device_);
-    return cuda_result(cudaLaunchCooperativeKernel(kernel, dim3(blocks), dim3(warps * 32),
-                                                   arguments, 0, stream),
-                       "cudaLaunchCooperativeKernel",
-                       std::to_string(blocks) + " blocks of " + std::to_string(warps) + " warps");
+    return cuda_result(
+        cudaLaunchCooperativeKernel(kernel, dim3(blocks), dim3(warps * 32), arguments, 0, stream),
+        "cudaLaunchCooperativeKernel",
+        std::to_string(blocks) + " blocks of " + std::to_string(warps) + " warps");
   }
 
  private:

@@ -4,7 +4,7 @@
 ///
 /// A rank's kernel is a number of blocks that belong to it alone; several ranks may share a grid.
 /// The warps of a block meet by the block's barrier, the blocks of a rank through `worker_words`:
-/// one thread per block arrives and waits. All blocks must be resident at once (cooperative launch).
+/// one thread per block arrives and waits. All blocks must be resident at once: cooperative launch.
 #pragma once
 
 #include <eptransport/core/config.hpp>
@@ -58,6 +58,12 @@ class cuda_warp {
     }
     return upto - value;
   }
+  [[nodiscard]] EPT_DEVICE static float maximum(float value) noexcept {
+    for (std::uint32_t step = size / 2; step != 0; step /= 2) {
+      value = fmaxf(value, __shfl_xor_sync(all, value, static_cast<int>(step)));
+    }
+    return value;
+  }
   /// Two roundings, as on the host; a fused multiply-add has one.
   [[nodiscard]] EPT_DEVICE static float multiply_add(float a, float w, float v) noexcept {
     return __fadd_rn(a, __fmul_rn(w, v));
@@ -68,14 +74,8 @@ class cuda_warp {
     const std::uint64_t bits =
         reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src);
     std::uint64_t done = 0;
-    if (bits % sizeof(uint4) == 0) {
-      done = copy_units<uint4, 4>(dst, src, bytes);
-    } else if (bits % sizeof(std::uint32_t) == 0) {
-      done = copy_units<std::uint32_t, 4>(dst, src, bytes);
-    } else if (bits % sizeof(std::uint16_t) == 0) {
-      done = copy_units<std::uint16_t, 4>(dst, src, bytes);
-    }
-    if (done < bytes) (void)copy_units<std::uint8_t, 1>(dst + done, src + done, bytes - done);
+    if (bits % sizeof(uint4) == 0) done = copy_units<uint4>(dst, src, bytes);
+    if (done < bytes) copy_narrow(dst + done, src + done, bytes - done, bits);
   }
 
   [[nodiscard]] EPT_DEVICE std::uint32_t worker() const noexcept {
@@ -84,7 +84,8 @@ class cuda_warp {
   [[nodiscard]] EPT_DEVICE std::uint32_t workers() const noexcept { return blocks_ * warps(); }
 
   template <class View>
-  [[nodiscard]] EPT_DEVICE bool barrier(const View& view, std::uint64_t deadline_ns) const noexcept {
+  [[nodiscard]] EPT_DEVICE bool barrier(const View& view,
+                                        std::uint64_t deadline_ns) const noexcept {
     __syncthreads();
     if (blocks_ == 1) return true;
     const bool met = threadIdx.x != 0 || meet(view, deadline_ns);
@@ -101,26 +102,43 @@ class cuda_warp {
  private:
   [[nodiscard]] EPT_DEVICE static std::uint32_t warps() noexcept { return blockDim.x / size; }
 
-  /// Copies as many whole units as fit and returns their bytes. kFlight loads are issued before the
+  /// Copies as many whole units as fit and returns their bytes. Several loads are issued before the
   /// first store, so that a lone warp keeps 2 KiB in flight.
-  template <class Unit, std::uint32_t kFlight>
+  template <class Unit>
   [[nodiscard]] EPT_DEVICE static std::uint64_t copy_units(std::byte* dst, const std::byte* src,
                                                            std::uint64_t bytes) noexcept {
+    constexpr std::uint32_t flights = 4;
     auto* to = reinterpret_cast<Unit*>(dst);
     const auto* from = reinterpret_cast<const Unit*>(src);
     const std::uint64_t count = bytes / sizeof(Unit);
-    for (std::uint64_t i = thread(); i < count; i += kFlight * size) {
-      Unit flight[kFlight];
+#pragma unroll 1
+    for (std::uint64_t i = thread(); i < count; i += flights * size) {
+      Unit flight[flights];
 #pragma unroll
-      for (std::uint32_t n = 0; n < kFlight; ++n) {
+      for (std::uint32_t n = 0; n < flights; ++n) {
         if (i + n * size < count) flight[n] = memory::load(from + i + n * size);
       }
 #pragma unroll
-      for (std::uint32_t n = 0; n < kFlight; ++n) {
+      for (std::uint32_t n = 0; n < flights; ++n) {
         if (i + n * size < count) memory::store(to + i + n * size, flight[n]);
       }
     }
     return count * sizeof(Unit);
+  }
+
+  /// Tails and odd addresses; rare, so kept out of line.
+  ///
+  /// @param bits  of both addresses together
+  __noinline__ EPT_DEVICE static void copy_narrow(std::byte* dst, const std::byte* src,
+                                                  std::uint64_t bytes,
+                                                  std::uint64_t bits) noexcept {
+    std::uint64_t done = 0;
+    if (bits % sizeof(std::uint32_t) == 0) {
+      done = copy_units<std::uint32_t>(dst, src, bytes);
+    } else if (bits % sizeof(std::uint16_t) == 0) {
+      done = copy_units<std::uint16_t>(dst, src, bytes);
+    }
+    if (done < bytes) (void)copy_units<std::uint8_t>(dst + done, src + done, bytes - done);
   }
 
   /// One thread per block: arrives, then waits for the other blocks of the rank.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Slotted dispatch: route, write slots, announce; wait, then lay the rows out.
+/// @brief Dispatch: route, announce, send; wait, then lay the rows out.
 ///
 /// Every rank sends every other rank exactly one D message per dispatch, empty or not (INV-3):
 ///
@@ -9,14 +9,18 @@
 /// | per_row  | one put each, counted on the row signal | the header, as soon as counts stand  |
 /// | per_peer | packed behind the header                | header and rows (more on row signal) |
 /// | direct   | stored through pointers                 | the header, released after the rows  |
+///
+/// Counted dispatch (counted.hpp) announces counts, and moves rows in its second half.
 #pragma once
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/counted.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/output.hpp>
 #include <eptransport/kernels/route.hpp>
+#include <eptransport/kernels/write.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -31,32 +35,6 @@ namespace detail {
 
 [[nodiscard]] EPT_HOST_DEVICE constexpr bool has(call_parts parts, call_parts one) noexcept {
   return (static_cast<std::uint32_t>(parts) & static_cast<std::uint32_t>(one)) != 0;
-}
-
-/// Writes token t's slot: row, scales, token index, choices.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void write_slot(const Context& ctx, const dispatch_input& in, std::int64_t t,
-                                std::byte* slot) {
-  const auto& worker = ctx.worker;
-  const geometry& geo = ctx.geo;
-  const auto token = static_cast<std::uint64_t>(t);
-  worker.copy(slot, static_cast<const std::byte*>(in.x) + token * geo.row_bytes, geo.row_bytes);
-  if (geo.scale_bytes != 0) {
-    worker.copy(slot + geo.scale_offset,
-                static_cast<const std::byte*>(in.scales) + token * geo.scale_bytes,
-                geo.scale_bytes);
-  }
-  if (worker.thread() == 0) *reinterpret_cast<std::int64_t*>(slot + geo.choice_offset) = t;
-  auto* choices = reinterpret_cast<slot_choice*>(slot + geo.choice_offset + sizeof(std::int64_t));
-  for (std::int32_t j = static_cast<std::int32_t>(worker.thread()); j < geo.top_k;
-       j += static_cast<std::int32_t>(worker.threads())) {
-    const std::int64_t expert = read_index(in, t * geo.top_k + j);
-    const bool used = rank_of(geo, expert) >= 0;
-    const float weight = in.topk_weight == nullptr ? 1.0F : in.topk_weight[t * geo.top_k + j];
-    choices[j] = {.expert = used ? static_cast<std::int32_t>(expert) : -1,
-                  .weight = used ? weight : 0.0F};
-  }
 }
 
 /// Sends or stores one token's rows to all its destinations.
@@ -91,48 +69,44 @@ EPT_HOST_DEVICE void send_token(const lane_context<View, W>& ctx, const dispatch
                                 .src = slot,
                                 .bytes = geo.slot_bytes,
                                 .signal = geo.row_signal(ctx.epoch, geo.rank)};
-      if (!sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
-                stage::dispatch_send, peer)) {
-        return;
-      }
+      if (!put(ctx, request, stage::dispatch_send)) return;
     }
   }
 }
 
-/// Sends the D message for `peer`, and for per_peer the rows that did not fit into it.
+/// The header of a slotted D message.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE message_header slotted_header(const Context& ctx, std::int64_t rows) {
+  const geometry& geo = ctx.geo;
+  const std::int64_t first = rows < geo.rows_per_message ? rows : geo.rows_per_message;
+  return {.stamp = stamp_of(ctx.epoch),
+          .config = geo.config_of(dispatch_mode::slotted),
+          .rows = rows,
+          .more = geo.message == message_shape::per_row ? rows
+                  : geo.message == message_shape::per_peer
+                      ? geometry::pieces(rows - first, geo.rows_per_message)
+                      : 0};
+}
+
+/// Sends the slotted D message for `peer`, and for per_peer the rows that did not fit into it.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void announce(const Context& ctx, std::int32_t peer, std::int64_t rows) {
   const geometry& geo = ctx.geo;
   const bool packed = geo.message == message_shape::per_peer;
-  const std::int64_t first = !packed ? 0 : rows < geo.rows_per_message ? rows : geo.rows_per_message;
-  const std::int64_t rest = packed ? rows - first : 0;
-  const std::int64_t more = geo.message == message_shape::per_row
-                                ? rows
-                                : (rest + geo.rows_per_message - 1) / geo.rows_per_message;
-  std::byte* message = peer == geo.rank
-                           ? ctx.view.local() + geo.zone(ctx.epoch, geo.rank)
-                           : ctx.view.local() + geo.staged_message(ctx.epoch, peer);
-  if (ctx.worker.thread() == 0) {
-    *reinterpret_cast<message_header*>(message) = {
-        .stamp = stamp_of(ctx.epoch), .config = geo.config, .rows = rows, .more = more};
-  }
-  ctx.worker.sync();
-  if (peer == geo.rank) return;
-  if (!send_d(ctx, message, geo.slot(first), ctx.epoch, peer)) return;
-  for (std::int64_t row = first; row < rows && packed; row += geo.rows_per_message) {
-    const std::int64_t left = rows - row;
-    const std::int64_t count = left < geo.rows_per_message ? left : geo.rows_per_message;
-    const put_request request{.peer = peer,
-                              .dst_offset = geo.zone(ctx.epoch, geo.rank) + geo.slot(row),
-                              .src = message + geo.slot(row),
-                              .bytes = static_cast<std::uint64_t>(count) * geo.slot_bytes,
-                              .signal = geo.row_signal(ctx.epoch, geo.rank)};
-    if (!sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
-              stage::dispatch_send, peer)) {
-      return;
-    }
-  }
+  const std::int64_t first = !packed                       ? 0
+                             : rows < geo.rows_per_message ? rows
+                                                           : geo.rows_per_message;
+  std::byte* message = place_header(ctx, peer, slotted_header(ctx, rows));
+  if (peer == geo.rank || !send_d(ctx, message, geo.slot(first), ctx.epoch, peer)) return;
+  (void)put_pieces(ctx,
+                   {.peer = peer,
+                    .dst_offset = geo.zone(ctx.epoch, geo.rank) + geo.slot(first),
+                    .src = message + geo.slot(first),
+                    .bytes = geo.slot_bytes,
+                    .signal = geo.row_signal(ctx.epoch, geo.rank)},
+                   packed ? rows - first : 0, geo.rows_per_message, stage::dispatch_send);
   ctx.view.submit(ctx.worker, ctx.channel);
 }
 
@@ -140,14 +114,11 @@ EPT_HOST_DEVICE void announce(const Context& ctx, std::int32_t peer, std::int64_
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void announce_all(const Context& ctx, const std::int64_t* rows) {
-  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   if (!ctx.ok()) return;
-  // From here on a stop message may only be the next D message.
-  if (ctx.worker.thread() == 0) {
-    memory::store_release(&ctx.lane.state->announced, ctx.epoch + 1);  // read in stop_peers()
-  }
-  for (std::int32_t peer = static_cast<std::int32_t>(ctx.worker.worker()); peer < ctx.geo.ranks;
-       peer += static_cast<std::int32_t>(ctx.worker.workers())) {
+  begin_announcing(ctx);
+  for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i < ctx.geo.ranks;
+       i += static_cast<std::int32_t>(ctx.worker.workers())) {
+    const std::int32_t peer = peer_at(ctx.geo, i);
     if (ctx.ok()) announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
   }
 }
@@ -160,14 +131,40 @@ template <class Context>
   const std::int64_t tokens = in.cached                     ? handle.header->tokens
                               : in.device_tokens != nullptr ? *in.device_tokens
                                                             : in.tokens;
-  if (tokens >= 0 && tokens <= ctx.geo.max_tokens) return tokens;
+  const std::int64_t most =
+      in.mode == dispatch_mode::counted ? ctx.geo.counted_tokens : ctx.geo.max_tokens;
+  if (tokens >= 0 && tokens <= most) {
+    const bool readable = tokens == 0 || (expect_pointer(ctx, in.x, stage::dispatch_send) &&
+                                          expect_pointer(ctx, in.topk_index, stage::dispatch_send));
+    return readable ? tokens : 0;
+  }
   if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
     raise(ctx, {.kind = fault_kind::too_many_tokens,
                 .where = stage::dispatch_send,
-                .expected = static_cast<std::uint64_t>(ctx.geo.max_tokens),
+                .expected = static_cast<std::uint64_t>(most),
                 .seen = static_cast<std::uint64_t>(tokens)});
   }
   return 0;
+}
+
+/// Routes the tokens into the handle; a cached handle has its routes. Ends in a barrier after which
+/// `handle.sent` stands; the routes of a worker's own share stand as well.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void route(const Context& ctx, const dispatch_input& in, const handle_parts& handle,
+                           std::int64_t tokens) {
+  const geometry& geo = ctx.geo;
+  const bool counted = in.mode == dispatch_mode::counted;
+  if (!in.cached) count_routes(ctx, in, tokens, counted);
+  ctx.barrier(stage::dispatch_send);
+  if (!in.cached && ctx.ok()) {
+    scan_columns(ctx, geo.ranks + (counted ? geo.experts : 0));
+    for (std::int64_t r = ctx.worker.worker(); r < geo.ranks; r += ctx.worker.workers()) {
+      if (ctx.worker.thread() == 0) handle.sent[r] = ctx.lane.totals[r];
+    }
+  }
+  ctx.barrier(stage::dispatch_send);
+  if (!in.cached && ctx.ok()) assign_routes(ctx, in, tokens, handle);
 }
 
 /// The send half. `valid`: the lane and the handle are fit for it; the same in every worker.
@@ -177,16 +174,11 @@ EPT_HOST_DEVICE void dispatch_send(const Context& ctx, const dispatch_input& in,
                                    const handle_parts& handle, bool valid) {
   const geometry& geo = ctx.geo;
   const std::int64_t tokens = valid ? tokens_of(ctx, in, handle) : 0;
-  if (!in.cached) count_routes(ctx, in, tokens);
-  ctx.barrier(stage::dispatch_send);
-  if (!in.cached && ctx.ok()) {
-    scan_columns(ctx, geo.ranks);
-    for (std::int64_t r = ctx.worker.worker(); r < geo.ranks; r += ctx.worker.workers()) {
-      if (ctx.worker.thread() == 0) handle.sent[r] = ctx.lane.totals[r];
-    }
+  route(ctx, in, handle, tokens);
+  if (in.mode == dispatch_mode::counted) {
+    announce_counts(ctx, in, handle);
+    return;
   }
-  ctx.barrier(stage::dispatch_send);
-  if (!in.cached && ctx.ok()) assign_routes(ctx, in, tokens, handle);
   const bool early = geo.message == message_shape::per_row;  // rows are counted on their own
   if (early) announce_all(ctx, handle.sent);
   const share mine = share_of(ctx.worker, tokens);
@@ -196,6 +188,22 @@ EPT_HOST_DEVICE void dispatch_send(const Context& ctx, const dispatch_input& in,
   ctx.view.submit(ctx.worker, ctx.channel);
   ctx.barrier(stage::dispatch_send);
   if (!early) announce_all(ctx, handle.sent);
+}
+
+/// The receive half; `in` is the input of the send half.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void dispatch_receive(const Context& ctx, const dispatch_input& in,
+                                      const dispatch_output& out, const handle_parts& handle) {
+  const bool counted = in.mode == dispatch_mode::counted;
+  if (ctx.ok()) await_exchange(ctx, handle.received, in.mode);
+  ctx.barrier(stage::dispatch_recv);
+  if (counted) {
+    exchange_counted_rows(ctx, in, out, handle);
+  } else if (ctx.ok()) {
+    note_slotted_bases(ctx, handle);
+  }
+  emit(ctx, in, out, handle);
 }
 
 /// State changes of the lane when the last worker of a dispatch leaves.
@@ -214,6 +222,7 @@ struct finish_dispatch {
         *handle.header = {.magic = handle_magic ^ config,
                           .tokens = in.device_tokens != nullptr ? *in.device_tokens : in.tokens};
       }
+      handle.header->in = in;
     }
     if (has(parts, call_parts::receive)) {
       handle.header->layout = layout;
@@ -255,12 +264,15 @@ struct dispatch_call {
           (!in.cached || detail::expect_handle(ctx, stage::dispatch_send, parts_of_handle));
       detail::dispatch_send(ctx, in, parts_of_handle, valid);
     } else {
-      (void)detail::expect(ctx, stage::dispatch_recv, phase == lane_phase::dispatch_sent,
-                           lane_phase::dispatch_sent);
+      (void)(detail::expect(ctx, stage::dispatch_recv, phase == lane_phase::dispatch_sent,
+                            lane_phase::dispatch_sent) &&
+             detail::expect_handle(ctx, stage::dispatch_recv, parts_of_handle));
     }
     ctx.barrier(stage::dispatch_recv);
     if (detail::has(parts, call_parts::receive)) {
-      detail::dispatch_receive(ctx, out, parts_of_handle);
+      const bool whole = detail::has(parts, call_parts::send);
+      const dispatch_input input = whole ? in : parts_of_handle.header->in;
+      detail::dispatch_receive(ctx, input, out, parts_of_handle);
     }
     detail::leave(ctx, detail::finish_dispatch{parts, parts_of_handle, in, out.layout, geo.config});
   }

@@ -4,8 +4,8 @@
 ///
 /// 1. `group<T>::sizes(shape, ranks)` says how large a window and how many signals to open the
 ///    transport with; `group<T>::create(transport, shape)` is collective.
-/// 2. Per MoE layer: `dispatch(lane, in, out, handle)`, the experts, `combine(lane, y, out, handle)`;
-///    or their halves, with other work between `_send` and `_recv`.
+/// 2. Per MoE layer: `dispatch(lane, in, out, handle)`, the experts, `combine(lane, y,
+///    out, handle)`; or their halves, with other work between `_send` and `_recv`.
 /// 3. On one lane the order is dispatch_send, dispatch_recv, combine_send, combine_recv. A dispatch
 ///    may go without combine; a combine without dispatch costs an empty exchange. All ranks make
 ///    the same calls of all lanes in the same order, with any token count, 0 included.
@@ -84,6 +84,7 @@ class group {
   }
 
   /// The first half of dispatch: returns (host) or completes (stream) without waiting for peers.
+  /// Slotted: the rows are on their way. Counted: the counts are; rows move in the second half.
   [[nodiscard]] result<void> dispatch_send(std::int32_t lane, const dispatch_input& in,
                                            dispatch_handle handle, const options& how = {}) {
     return run_dispatch(lane, in, {}, handle, how, call_parts::send);
@@ -133,6 +134,10 @@ class group {
   /// The message shape in use, and why.
   [[nodiscard]] message_shape message() const noexcept { return plan_.geo.message; }
   [[nodiscard]] const std::string& reason() const noexcept { return plan_.reason; }
+  /// Where a counted dispatch of the lane leaves rank-major rows unless told otherwise.
+  [[nodiscard]] std::byte* counted_rows(std::int32_t lane) const {
+    return transport_->window().data() + lanes_[static_cast<std::size_t>(lane)].geo.rows;
+  }
   /// The geometry that kernels use, for tools that count messages and bytes.
   [[nodiscard]] const geometry& layout() const noexcept { return plan_.geo; }
 
@@ -154,6 +159,8 @@ class group {
   [[nodiscard]] failure explain_mismatch(const fault_record& fault);
   [[nodiscard]] result<void> check_call(std::int32_t lane, dispatch_handle handle) const;
   [[nodiscard]] result<void> check_input(const dispatch_input& in) const;
+  [[nodiscard]] bool fits_window(const dispatch_input& in) const;
+  [[nodiscard]] result<void> check_combine(const combine_input& in) const;
   [[nodiscard]] result<void> check_output(const dispatch_output& out) const;
   [[nodiscard]] result<void> run_dispatch(std::int32_t lane, const dispatch_input& in,
                                           const dispatch_output& out, dispatch_handle handle,
@@ -170,8 +177,9 @@ class group {
   std::vector<lane_part> lanes_;
   std::byte* workspace_ = nullptr;
   bool owns_workspace_ = false;
-  lane_report* reports_ = nullptr;   // [lanes], host-readable
+  lane_report* reports_ = nullptr;  // [lanes], host-readable
   std::uint64_t* hello_base_ = nullptr;
+  std::uint64_t region_ = 0;  // start of the group's part of the window
 };
 
 }  // namespace eptransport

@@ -38,7 +38,7 @@ struct baseline_call {
   }
 };
 
-/// Sends the hellos, waits for all, compares. A difference is a fault of lane 0 that names the rank.
+/// Sends the hellos, waits for all, compares. A difference is a fault of lane 0 naming the rank.
 template <class View>
 struct hello_call {
   View view;
@@ -81,8 +81,7 @@ struct hello_call {
     }
     if (!ctx.ok()) return;
     const std::uint64_t target = *hello_base + static_cast<std::uint64_t>(geo.ranks - 1);
-    const op_status status =
-        view.wait_signal(ctx.worker, geo.hello_signal, target, ctx.deadline);
+    const op_status status = view.wait_signal(ctx.worker, geo.hello_signal, target, ctx.deadline);
     if (ctx.worker.thread() != 0) return;
     if (status != op_status::ok) {
       std::int32_t late = -1;

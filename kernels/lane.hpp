@@ -44,9 +44,12 @@ template <class View, class W>
                                                           const geometry& geo,
                                                           const lane_memory& lane) {
   const lane_state& state = *lane.state;
-  return {view,           worker,
-          geo,            lane,
-          state.epoch,    state.combines,
+  return {view,
+          worker,
+          geo,
+          lane,
+          state.epoch,
+          state.combines,
           view.now_ns() + state.timeout_ns,
           worker.worker() % view.channels()};
 }
@@ -62,7 +65,7 @@ EPT_HOST_DEVICE void raise(const Context& ctx, fault_record fault) {
   ctx.lane.state->fault = fault;
   ctx.lane.report->fault = fault;
   // Pairs with the acquire in group::status(): the host sees the whole record.
-  memory::signal_add(&ctx.lane.report->status, static_cast<std::uint64_t>(fault.kind));
+  memory::signal_store(&ctx.lane.report->status, static_cast<std::uint64_t>(fault.kind));
 }
 
 EPT_NO_EXEC_CHECK
@@ -72,6 +75,11 @@ EPT_HOST_DEVICE void lane_context<View, W>::barrier(stage where) const {
   if (!worker.barrier(view, deadline + lane.state->timeout_ns) && worker.thread() == 0) {
     raise(*this, {.kind = fault_kind::expired, .where = where});
   }
+}
+
+/// The i-th peer to serve, own rank last: no two ranks begin with the same one.
+[[nodiscard]] EPT_HOST_DEVICE inline std::int32_t peer_at(const geometry& geo, std::int32_t i) {
+  return (geo.rank + 1 + i) % geo.ranks;
 }
 
 /// The part of [0, count) that belongs to the worker.
@@ -124,8 +132,8 @@ EPT_HOST_DEVICE void raise_stopped(const Context& ctx, const message_header& hea
   raise(ctx, {.kind = fault_kind::peer_stopped,
               .where = where,
               .peer = peer,
-              .expected = header.expected,
-              .seen = header.seen,
+              .expected = header.limit,
+              .seen = header.value,
               .cause = header.stop,
               .culprit = header.culprit});
 }
@@ -147,18 +155,19 @@ template <class Context>
 
 /// What is waited for.
 struct awaited {
-  std::uint32_t signal;
-  std::uint64_t target;
-  stage where;
-  std::int32_t peer;   ///< -1: several
-  std::uint64_t next;  ///< epoch whose D message from `peer` would be a stop
+  std::uint32_t signal = 0;
+  std::uint64_t target = 0;
+  stage where = stage::none;
+  std::int32_t peer = -1;  ///< -1: several
+  std::uint64_t next = 0;  ///< epoch whose D message from `peer` would be a stop
 };
 
 /// After a wait on a summed word expired: the first peer whose D message of this epoch is missing.
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE std::int32_t late_peer(const Context& ctx) {
   for (std::int32_t peer = 0; peer < ctx.geo.ranks; ++peer) {
-    if (peer != ctx.geo.rank && header_of(ctx, ctx.epoch, peer).stamp != stamp_of(ctx.epoch)) return peer;
+    if (peer != ctx.geo.rank && header_of(ctx, ctx.epoch, peer).stamp != stamp_of(ctx.epoch))
+      return peer;
   }
   return -1;
 }
@@ -173,8 +182,8 @@ template <class Context>
   using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   std::uint64_t slice = std::uint64_t{1} << 20;
   for (;;) {
-    const auto now = static_cast<std::uint64_t>(
-        ctx.worker.first(static_cast<std::int64_t>(ctx.view.now_ns())));
+    const auto now =
+        static_cast<std::uint64_t>(ctx.worker.first(static_cast<std::int64_t>(ctx.view.now_ns())));
     const bool last = now + slice >= ctx.deadline;
     const op_status status = ctx.view.wait_signal(ctx.worker, what.signal, what.target,
                                                   last ? ctx.deadline : now + slice);
@@ -185,6 +194,13 @@ template <class Context>
     const bool stop = stopped(ctx, what.next, what.where, what.peer);
     if (ctx.worker.any(stop || !ctx.ok())) return false;
     if (status == op_status::failed || last) {
+      const auto seen = static_cast<std::uint64_t>(
+          ctx.worker.first(static_cast<std::int64_t>(ctx.view.read_signal(what.signal))));
+      if (status != op_status::failed &&
+          reached(seen, what.target)) {  // it came at the last moment
+        memory::acquire_bulk();
+        return true;
+      }
       if (ctx.worker.thread() == 0) {
         raise(ctx, {.kind = status == op_status::failed ? fault_kind::transport_failed
                                                         : fault_kind::expired,
@@ -193,7 +209,7 @@ template <class Context>
                                                                                  : late_peer(ctx),
                     .signal = static_cast<std::int32_t>(what.signal),
                     .expected = what.target,
-                    .seen = ctx.view.read_signal(what.signal)});
+                    .seen = seen});
       }
       return false;
     }
@@ -207,13 +223,63 @@ template <class Context>
 EPT_HOST_DEVICE bool sent(const Context& ctx, op_status status, stage where, std::int32_t peer) {
   if (status == op_status::ok) return true;
   if (ctx.worker.thread() == 0) {
-    raise(ctx, {.kind = status == op_status::failed ? fault_kind::transport_failed
-                                                    : fault_kind::expired,
-                .where = where,
-                .peer = peer,
-                .channel = static_cast<std::int32_t>(ctx.channel)});
+    raise(ctx,
+          {.kind = status == op_status::failed ? fault_kind::transport_failed : fault_kind::expired,
+           .where = where,
+           .peer = peer,
+           .channel = static_cast<std::int32_t>(ctx.channel)});
   }
   return false;
+}
+
+/// A put of this worker; false if it raised a fault.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE bool put(const Context& ctx, const put_request& request, stage where) {
+  return sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline), where,
+              request.peer);
+}
+
+/// Puts `count` units of `first.bytes` bytes each that lie one after the other, `each` at a time;
+/// every put counts once on `first.signal`. False if one raised a fault.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE bool put_pieces(const Context& ctx, const put_request& first, std::int64_t count,
+                                std::int64_t each, stage where) {
+  for (std::int64_t at = 0; at < count; at += each) {
+    const std::int64_t left = count - at;
+    put_request piece = first;
+    const std::uint64_t skipped = static_cast<std::uint64_t>(at) * first.bytes;
+    piece.dst_offset += skipped;
+    piece.src += skipped;
+    piece.bytes = static_cast<std::uint64_t>(left < each ? left : each) * first.bytes;
+    if (!put(ctx, piece, where)) return false;
+  }
+  return true;
+}
+
+/// Marks that D messages of this epoch go out: a stop may only be the next one. By every worker
+/// that sends one, before it does.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void begin_announcing(const Context& ctx) {
+  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
+  if (ctx.worker.thread() == 0) {
+    memory::store_release(&ctx.lane.state->announced, ctx.epoch + 1);  // read in stop_peers()
+  }
+}
+
+/// Writes a header to where the D message for `peer` is made: its staging, or the own zone.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::byte* place_header(const Context& ctx, std::int32_t peer,
+                                                      const message_header& header) {
+  const geometry& geo = ctx.geo;
+  std::byte* message = ctx.view.local() + (peer == geo.rank ? geo.zone(ctx.epoch, geo.rank)
+                                                            : geo.staged_message(ctx.epoch, peer));
+  if (ctx.worker.thread() == 0) *reinterpret_cast<message_header*>(message) = header;
+  ctx.worker.sync();
+  return message;
 }
 
 /// Sends `header` (and the bytes that lie after it) as the D message of `epoch` to `peer`.
@@ -226,8 +292,7 @@ EPT_HOST_DEVICE bool send_d(const Context& ctx, std::byte* header, std::uint64_t
                             .src = header,
                             .bytes = bytes,
                             .signal = ctx.geo.d_signal(epoch, ctx.geo.rank)};
-  return sent(ctx, ctx.view.put(ctx.worker, ctx.channel, request, ctx.deadline),
-              stage::dispatch_send, peer);
+  return put(ctx, request, stage::dispatch_send);
 }
 
 /// Tells every peer that this rank cannot go on, in the D message that it would send next.
@@ -246,19 +311,18 @@ EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
                               d_target(ctx, epoch - 1, peer))) {
       continue;
     }
-    auto* header = reinterpret_cast<message_header*>(
-        ctx.view.local() + ctx.geo.stop +
-        static_cast<std::uint64_t>(peer) * sizeof(message_header));
+    auto* header = reinterpret_cast<message_header*>(ctx.view.local() + ctx.geo.stop +
+                                                     static_cast<std::uint64_t>(peer) *
+                                                         sizeof(message_header));
     if (ctx.worker.thread() == 0) {
       const fault_record& fault = state.fault;
       const bool relayed = fault.kind == fault_kind::peer_stopped;
       *header = {.stamp = stamp_of(epoch),
-                 .config = ctx.geo.config,
+                 .config = ctx.geo.config_of(dispatch_mode::slotted),
                  .stop = relayed ? fault.cause : fault.kind,
-                 .culprit = relayed ? fault.culprit
-                                    : (fault.peer >= 0 ? fault.peer : ctx.geo.rank),
-                 .expected = fault.expected,
-                 .seen = fault.seen};
+                 .culprit = relayed ? fault.culprit : (fault.peer >= 0 ? fault.peer : ctx.geo.rank),
+                 .limit = fault.expected,
+                 .value = fault.seen};
     }
     ctx.worker.sync();
     (void)send_d(ctx, reinterpret_cast<std::byte*>(header), sizeof(message_header), epoch, peer);
@@ -322,6 +386,18 @@ EPT_HOST_DEVICE void refuse(const Context& ctx, stage where) {
     raise(ctx, {.kind = fault_kind::refused, .where = where});
   }
   leave(ctx, finish_nothing{});
+}
+
+/// Raises a refusal if rows are to be read or written through a null pointer.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool expect_pointer(const Context& ctx, const void* pointer,
+                                                  stage where) {
+  if (pointer != nullptr) return true;
+  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
+    raise(ctx, {.kind = fault_kind::refused, .where = where, .expected = 1, .seen = 0});
+  }
+  return false;
 }
 
 /// Turns per-worker counts into per-worker starts and totals, column by column. Between barriers.

@@ -6,18 +6,28 @@
 ///
 ///     hello   [R]         64 bytes from each rank, once, at construction
 ///     then per lane
-///     landing [2][R]      zone = header (64) + max_tokens slots; by parity of the epoch and source
-///     combine [R][T]      rows that come back, by returning rank and slot
-///     staging [2]         sources of dispatch puts, by parity of the epoch
-///     returns [2][R][T]   sources of combine puts, by parity of the combine
-///     stop    [R]         64 bytes: sources of stop messages
+///     landing [2][R]  zone = header (64) + max_tokens slots, or + counts; by parity of the epoch
+///     rows    [C]     counted rows, in rank-major order (or wherever the call says)
+///     sides   [C]     what goes with them: scales, token, choices
+///     combine [K]     rows that come back, by returning rank, then slot
+///     staging [2]     sources of D messages and slotted rows, by parity of the epoch
+///     counted_staging sources of counted rows and sides
+///     returns         sources of combine puts
+///     ready   [2][R]  64 bytes from each rank: where its y lies, for pull; and their sources
+///     stop    [R]     64 bytes: sources of stop messages and of the hello
 ///
-/// A slot is | row | scales | token | k x (expert, weight) |, each part aligned to 16. A D message is
-/// a prefix of a zone. Nothing moves with the arguments of a call (INV-5).
+/// A slot is | row | scales | token | k x (expert, weight) |, each part aligned to 16; a side is a
+/// slot without its row. A D message is a prefix of a zone: of slots, or of counts (this rank's
+/// rows for each rank, then its choices per expert). Nothing moves with the arguments of a call
+/// (INV-5).
+///
+/// One staging suffices for counted rows and for returns: both follow an exchange, which proves
+/// that the former content was read (INV-3).
 #pragma once
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/fault.hpp>
+#include <eptransport/core/thread_group.hpp>
 #include <eptransport/kernels/call.hpp>
 
 #include <cstddef>
@@ -28,13 +38,13 @@ namespace eptransport {
 /// First 64 bytes of every D message, and of the hello at construction.
 struct message_header {
   std::uint64_t stamp = 0;   ///< `stamp_of` the sender's epoch; 0 = nothing ever landed here
-  std::uint64_t config = 0;  ///< hash of shape and mode
+  std::uint64_t config = 0;  ///< `geometry::config_of` the mode
   std::int64_t rows = 0;     ///< rows for the receiver in this dispatch
-  std::int64_t more = 0;     ///< further puts of it, counted on the row signal
+  std::int64_t more = 0;     ///< slotted: further puts of it, counted on the row signal
   fault_kind stop = fault_kind::none;  ///< not none: the sender cannot go on, and why
   std::int32_t culprit = -1;           ///< the rank that it names
-  std::uint64_t expected = 0;          ///< the fault's numbers
-  std::uint64_t seen = 0;
+  std::uint64_t limit = 0;  ///< stop: `expected` of the fault; counted: rows the sender can take
+  std::uint64_t value = 0;  ///< stop: `seen`; counted, ready: an offset in the sender's window
   std::uint64_t reserved = 0;
 };
 static_assert(sizeof(message_header) == 64, "a header is one 64-byte line in every backend");
@@ -76,8 +86,11 @@ struct handle_header {
   std::uint64_t magic = 0;  ///< `handle_magic` ^ config once a dispatch has filled it
   std::int64_t tokens = 0;
   output_layout layout = output_layout::rank_major;
-  std::uint32_t received_valid = 0;  ///< dispatch_recv has run
+  std::uint32_t received_valid = 0;                    ///< dispatch_recv has run
+  combine_transfer transfer = combine_transfer::push;  ///< of the last combine_send
+  dispatch_input in{};  ///< of the dispatch: its second half reads it
 };
+inline constexpr std::uint64_t handle_header_bytes = 192;
 
 inline constexpr std::uint64_t handle_magic = 0x6570'7472'616e'7301u;
 
@@ -99,16 +112,29 @@ struct geometry {
   std::uint64_t choice_offset = 0;  ///< of the token index in a slot; the choices follow it
   std::uint64_t slot_bytes = 0;
   std::uint64_t zone_bytes = 0;
-  std::uint64_t return_bytes = 0;  ///< of a combine row
-  std::uint64_t hello = 0;         ///< offsets from the start of the window
+  std::uint64_t side_bytes = 0;
+  std::uint64_t return_bytes = 0;   ///< of a combine row, its choice values included
+  std::uint64_t return_values = 0;  ///< offset of the choice values in it; 0 = none
+  std::uint64_t value_bytes = 0;    ///< of a row of y or out
+  std::uint64_t hello = 0;          ///< offsets from the start of the window
   std::uint64_t landing = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t sides = 0;
   std::uint64_t combine = 0;
   std::uint64_t staging = 0;
-  std::uint64_t staging_bytes = 0;  ///< of one parity
+  std::uint64_t staging_bytes = 0;   ///< of one parity
+  std::uint64_t message_stride = 0;  ///< of the staged D messages
+  std::uint64_t staged_rows = 0;
+  std::uint64_t staged_sides = 0;
   std::uint64_t returns = 0;
+  std::uint64_t ready = 0;
   std::uint64_t stop = 0;
   std::uint64_t lane_bytes = 0;
+  std::int64_t counted_tokens = 0;
+  std::int64_t counted_rows = 0;         ///< rows of the lane's own counted zone
   std::int64_t rows_per_message = 0;     ///< slots that fit one put after a header
+  std::int64_t counted_per_message = 0;  ///< counted rows that fit one put
+  std::int64_t sides_per_message = 0;    ///< sides that fit one put
   std::int64_t returns_per_message = 0;  ///< combine rows that fit one put
   std::uint32_t hello_signal = 0;
   std::uint32_t first_signal = 0;  ///< of this lane
@@ -116,6 +142,10 @@ struct geometry {
   std::uint64_t config = 0;
   message_shape message = message_shape::per_peer;
   index_checks checks = index_checks::checked;
+  quantisation quantise = quantisation::none;
+  overflow_policy overflow = overflow_policy::error;
+  element values = element::bf16;
+  element wire = element::bf16;
   const expert_place* placement = nullptr;  ///< [experts], memory that kernels reach
 
   /// The word of `source` within one kind.
@@ -132,13 +162,26 @@ struct geometry {
                                                          std::int32_t source) const noexcept {
     return first_signal + (2 + static_cast<std::uint32_t>(epoch & 1u)) * sources + word(source);
   }
+  /// Counts counted rows and sides.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint32_t counted_signal(std::int32_t source) const noexcept {
+    return first_signal + 5 * sources + word(source);
+  }
   /// Counts combine messages.
   [[nodiscard]] EPT_HOST_DEVICE std::uint32_t combine_signal(std::int32_t source) const noexcept {
     return first_signal + 4 * sources + word(source);
   }
-  /// Signal words of one lane: 2 D, 2 slotted rows, 1 combine per source, and 1 for counted rows.
+  /// Signal words of one lane: 2 D, 2 slotted rows, 1 combine, 1 counted rows; per source, or once.
   [[nodiscard]] EPT_HOST_DEVICE static std::uint32_t lane_signals(std::uint32_t sources) noexcept {
-    return 5 * sources + 1;
+    return 6 * sources;
+  }
+  /// What a header of that mode carries: ranks that choose different modes find out.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t config_of(dispatch_mode mode) const noexcept {
+    return config + static_cast<std::uint64_t>(mode);
+  }
+  /// Bytes of a counted D message.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t counts_bytes() const noexcept {
+    return sizeof(message_header) +
+           static_cast<std::uint64_t>(ranks + experts) * sizeof(std::int64_t);
   }
 
   /// Zone of `source` at every receiver, for one parity; offset in the window.
@@ -152,76 +195,88 @@ struct geometry {
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t slot(std::int64_t index) const noexcept {
     return sizeof(message_header) + static_cast<std::uint64_t>(index) * slot_bytes;
   }
-  /// A combine row that `from` returns; offset in the window.
-  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t return_row(std::int32_t from,
-                                                         std::int64_t index) const noexcept {
-    return combine + return_index(from, index) * return_bytes;
+  /// Row `index` of the combine zone; offset in the window.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t return_row(std::int64_t index) const noexcept {
+    return combine + static_cast<std::uint64_t>(index) * return_bytes;
   }
-  /// Source of the combine rows for `to`; offset in the window.
-  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t staged_return(std::uint64_t combines, std::int32_t to,
-                                                            std::int64_t index) const noexcept {
-    const std::uint64_t half = static_cast<std::uint64_t>(ranks) *
-                               static_cast<std::uint64_t>(max_tokens) * return_bytes;
-    return returns + (combines & 1u) * half + return_index(to, index) * return_bytes;
+  /// Source of the combine row for received row `index`; offset in the window.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t staged_return(std::int64_t index) const noexcept {
+    return returns + static_cast<std::uint64_t>(index) * return_bytes;
+  }
+  /// Ready message of `rank`; from R on, its sources by destination. Offset in the window.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t ready_zone(std::int32_t index) const noexcept {
+    return ready + static_cast<std::uint64_t>(index) * sizeof(message_header);
   }
   /// Source of the D message (per_row, direct: of the header alone) for `to`; offset in the window.
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t staged_message(std::uint64_t epoch,
                                                              std::int32_t to) const noexcept {
-    const std::uint64_t stride =
-        message == message_shape::per_peer ? zone_bytes : sizeof(message_header);
-    return staging + (epoch & 1u) * staging_bytes + static_cast<std::uint64_t>(to) * stride;
+    return staging + (epoch & 1u) * staging_bytes + static_cast<std::uint64_t>(to) * message_stride;
   }
   /// per_row: source of a token's slot, one for all its destinations; offset in the window.
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t staged_token(std::uint64_t epoch,
                                                            std::int64_t token) const noexcept {
     return staging + (epoch & 1u) * staging_bytes +
-           static_cast<std::uint64_t>(ranks) * sizeof(message_header) +
+           static_cast<std::uint64_t>(ranks) * message_stride +
            static_cast<std::uint64_t>(token) * slot_bytes;
   }
-  /// Messages that return `rows` combine rows to one rank.
-  [[nodiscard]] EPT_HOST_DEVICE std::int64_t return_messages(std::int64_t rows) const noexcept {
-    if (message == message_shape::per_row) return rows;
-    if (message == message_shape::direct) return rows > 0 ? 1 : 0;
-    return rows / returns_per_message + (rows % returns_per_message != 0 ? 1 : 0);
+  /// Messages that return `count` combine rows to one rank.
+  [[nodiscard]] EPT_HOST_DEVICE std::int64_t return_messages(std::int64_t count) const noexcept {
+    if (message == message_shape::per_row) return count;
+    if (message == message_shape::direct) return count > 0 ? 1 : 0;
+    return pieces(count, returns_per_message);
   }
-
- private:
-  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t return_index(std::int32_t rank_index,
-                                                           std::int64_t index) const noexcept {
-    return static_cast<std::uint64_t>(rank_index) * static_cast<std::uint64_t>(max_tokens) +
-           static_cast<std::uint64_t>(index);
+  /// Messages that carry `count` counted rows and their sides to one rank.
+  [[nodiscard]] EPT_HOST_DEVICE std::int64_t counted_messages(std::int64_t count) const noexcept {
+    if (message == message_shape::direct) return count > 0 ? 1 : 0;
+    return pieces(count, sides_per_message) +
+           (message == message_shape::per_row ? count : pieces(count, counted_per_message));
+  }
+  /// How many parts of at most `each` make `count`.
+  [[nodiscard]] EPT_HOST_DEVICE static std::int64_t pieces(std::int64_t count,
+                                                           std::int64_t each) noexcept {
+    return count / each + (count % each != 0 ? 1 : 0);
   }
 };
 
 /// The parts of a handle.
 struct handle_parts {
   handle_header* header;
-  route_entry* routes;     ///< [max_tokens, k]
-  std::int64_t* sent;      ///< [R] rows to each rank
-  std::int64_t* received;  ///< [R] rows from each rank
-  place_entry* places;     ///< [R * max_tokens, k], rank-major rows; expert layouts only
+  std::int64_t* sent;         ///< [R] rows to each rank, dropped ones left out
+  std::int64_t* received;     ///< [R] rows from each rank
+  std::int64_t* sent_base;    ///< [R] first row of each rank's returns in the own combine zone
+  std::int64_t* return_base;  ///< [R] first row of this rank's returns in each rank's combine zone
+  std::int64_t* place_base;   ///< [R] counted: first of this rank's rows at each rank
+  route_entry* routes;        ///< [T, k]
+  place_entry* places;        ///< [received rows, k], rank-major; expert layouts only
+
+  /// 64-bit words per rank before the routes; even, so that what follows is aligned to 16.
+  static constexpr std::uint64_t arrays = 6;
 
   [[nodiscard]] EPT_HOST_DEVICE static handle_parts of(std::byte* memory,
                                                        const geometry& geo) noexcept {
-    const auto tokens = static_cast<std::uint64_t>(geo.max_tokens);
-    const auto choices = static_cast<std::uint64_t>(geo.top_k);
-    const auto ranks = static_cast<std::uint64_t>(geo.ranks);
-    std::byte* routes = memory + 64;
-    std::byte* sent = routes + tokens * choices * sizeof(route_entry);
-    std::byte* received = sent + ranks * sizeof(std::int64_t);
-    std::byte* places = received + ranks * sizeof(std::int64_t);
-    return {reinterpret_cast<handle_header*>(memory), reinterpret_cast<route_entry*>(routes),
-            reinterpret_cast<std::int64_t*>(sent), reinterpret_cast<std::int64_t*>(received),
-            reinterpret_cast<place_entry*>(places)};
+    const std::int64_t tokens =
+        geo.max_tokens > geo.counted_tokens ? geo.max_tokens : geo.counted_tokens;
+    auto* words = reinterpret_cast<std::int64_t*>(memory + handle_header_bytes);
+    auto* routes =
+        reinterpret_cast<route_entry*>(words + arrays * static_cast<std::uint64_t>(geo.ranks));
+    return {reinterpret_cast<handle_header*>(memory),
+            words,
+            words + geo.ranks,
+            words + 2 * geo.ranks,
+            words + 3 * geo.ranks,
+            words + 4 * geo.ranks,
+            routes,
+            reinterpret_cast<place_entry*>(routes + tokens * geo.top_k)};
   }
 };
-static_assert(sizeof(handle_header) <= 64 && sizeof(route_entry) == 16 && sizeof(place_entry) == 16);
+static_assert(sizeof(handle_header) <= handle_header_bytes && sizeof(route_entry) == 16 &&
+              sizeof(place_entry) == 16);
 
 /// The words of a lane that live in kernel memory.
 struct lane_state {
   worker_words words{};
-  std::uint64_t status = 0;  ///< 0, or the `fault_kind` that poisoned the lane
-  std::uint64_t epoch = 0;   ///< of the next exchange
+  std::uint64_t status = 0;     ///< 0, or the `fault_kind` that poisoned the lane
+  std::uint64_t epoch = 0;      ///< of the next exchange
   std::uint64_t announced = 0;  ///< D messages sent: `epoch`, or one more while one is in flight
   lane_phase phase = lane_phase::idle;
   std::uint64_t combines = 0;
@@ -241,13 +296,14 @@ struct lane_report {
 struct lane_memory {
   lane_state* state = nullptr;
   lane_report* report = nullptr;
-  std::uint64_t* base = nullptr;       ///< [lane_signals] value of each word at construction
-  std::uint64_t* rows_due = nullptr;   ///< [2][sources] row signals consumed so far, by parity
+  std::uint64_t* base = nullptr;         ///< [lane_signals] value of each word at construction
+  std::uint64_t* rows_due = nullptr;     ///< [2][sources] row signals consumed so far, by parity
   std::uint64_t* returns_due = nullptr;  ///< [sources] combine signals consumed so far
-  std::int64_t* counts = nullptr;      ///< [workers][width] scratch
-  std::int64_t* starts = nullptr;      ///< [workers][width] scratch
-  std::int64_t* totals = nullptr;      ///< [width] scratch
-  std::int64_t width = 0;              ///< max(R, local experts)
+  std::uint64_t* counted_due = nullptr;  ///< [sources] counted signals consumed so far
+  std::int64_t* counts = nullptr;        ///< [workers][width] scratch
+  std::int64_t* starts = nullptr;        ///< [workers][width] scratch
+  std::int64_t* totals = nullptr;        ///< [width] scratch
+  std::int64_t width = 0;                ///< columns: R + experts
 };
 
 }  // namespace eptransport

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief From a shape and a wire's capabilities to sizes, offsets and a message shape; or an error.
+/// @brief From a shape and a wire's capabilities to sizes, offsets and a message shape.
 #pragma once
 
 #include <eptransport/core/capabilities.hpp>
@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace eptransport::detail {
@@ -57,6 +59,11 @@ class checked_size {
   bool fits_ = true;
 };
 
+/// The larger of two sizes.
+[[nodiscard]] constexpr checked_size larger(checked_size a, checked_size b) {
+  return !a.fits() || (b.fits() && a.value() >= b.value()) ? a : b;
+}
+
 /// An error of `group::sizes` and `group::create`.
 [[nodiscard]] inline failure refuse_shape(errc code, std::string detail) {
   return {code, "group", std::move(detail)};
@@ -65,15 +72,30 @@ class checked_size {
 /// Checks what does not depend on the wire.
 [[nodiscard]] inline result<void> check_shape(const group_shape& shape, std::int32_t ranks) {
   const auto need = [](const char* what, std::int64_t got) {
-    return refuse_shape(errc::invalid_argument, std::string(what) + " must be at least 1, got " +
-                                                    std::to_string(got));
+    return refuse_shape(errc::invalid_argument,
+                        std::string(what) + " must be at least 1, got " + std::to_string(got));
   };
   if (ranks < 1) return need("ranks", ranks);
-  if (shape.max_tokens < 1) return need("group_shape::max_tokens", shape.max_tokens);
+  if (shape.max_tokens < 1 && shape.counted_tokens < 1) {
+    return need("group_shape::max_tokens or counted_tokens", shape.max_tokens);
+  }
+  for (const std::int64_t count : {shape.max_tokens, shape.counted_tokens, shape.counted_rows}) {
+    if (count < 0) return need("group_shape's token and row counts, where not 0,", count);
+  }
   if (shape.hidden < 1) return need("group_shape::hidden", shape.hidden);
   if (shape.top_k < 1) return need("group_shape::top_k", shape.top_k);
   if (shape.experts < 1) return need("group_shape::experts", shape.experts);
   if (shape.lanes < 1) return need("group_shape::lanes", shape.lanes);
+  if (shape.returns != shape.values && shape.returns != element::fp32) {
+    return refuse_shape(errc::invalid_argument,
+                        "group_shape::returns must be the type of values, or fp32");
+  }
+  const row_format made = quantised_rows(shape.hidden, shape.quantise);
+  if (shape.quantise != quantisation::none && shape.row.row_bytes != 0 &&
+      (shape.row.row_bytes != made.row_bytes || shape.row.scale_bytes != made.scale_bytes)) {
+    return refuse_shape(errc::invalid_argument,
+                        "group_shape::row is what quantise makes: leave it empty");
+  }
   const auto experts = static_cast<std::size_t>(shape.experts);
   if (!shape.placement.empty() && shape.placement.size() != experts) {
     return refuse_shape(errc::invalid_argument,
@@ -94,15 +116,15 @@ class checked_size {
 inline void place_experts(const group_shape& shape, std::int32_t ranks, group_plan& plan) {
   plan.local_experts.assign(static_cast<std::size_t>(ranks), 0);
   const std::int32_t each = shape.experts / ranks;
-  const std::int32_t larger = shape.experts % ranks;  // ranks that own one more
+  const std::int32_t fuller = shape.experts % ranks;  // ranks that own one more
   for (std::int32_t e = 0; e < shape.experts; ++e) {
     std::int32_t rank = 0;
     if (!shape.placement.empty()) {
       rank = shape.placement[static_cast<std::size_t>(e)];
-    } else if (e < larger * (each + 1)) {
+    } else if (e < fuller * (each + 1)) {
       rank = e / (each + 1);
     } else {
-      rank = larger + (e - larger * (each + 1)) / each;
+      rank = fuller + (e - fuller * (each + 1)) / each;
     }
     std::int32_t& count = plan.local_experts[static_cast<std::size_t>(rank)];
     plan.placement.push_back({.rank = rank, .local = count++});
@@ -144,10 +166,9 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
                                                             std::uint64_t unit) {
   if (caps.max_message == 0) return std::numeric_limits<std::int64_t>::max() / 2;
   if (header + unit > caps.max_message) {
-    return refuse_shape(errc::capacity, "one row needs a message of " +
-                                            std::to_string(header + unit) +
-                                            " bytes, the wire carries at most " +
-                                            std::to_string(caps.max_message));
+    return refuse_shape(errc::capacity,
+                        "one row needs a message of " + std::to_string(header + unit) +
+                            " bytes, the wire carries at most " + std::to_string(caps.max_message));
   }
   return static_cast<std::int64_t>((caps.max_message - header) / unit);
 }
@@ -159,17 +180,16 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   const auto lanes = static_cast<std::uint64_t>(shape.lanes);
   const std::uint64_t budget =
       caps.max_signals != 0 ? caps.max_signals : std::numeric_limits<std::uint32_t>::max();
-  const std::uint64_t each = 1 + lanes * (5 * ranks + 1);
+  const std::uint64_t each = 1 + lanes * 6 * ranks;
   const std::uint64_t summed = 1 + lanes * 6;
   const bool fits = each <= budget;
-  const bool sum = shape.signals == signal_words::summed ||
-                   (shape.signals == signal_words::automatic && !fits);
+  const bool sum =
+      shape.signals == signal_words::summed || (shape.signals == signal_words::automatic && !fits);
   const std::uint64_t need = sum ? summed : each;
   if (need > budget) {
     return refuse_shape(errc::capacity, std::to_string(lanes) + " lanes of " +
                                             std::to_string(ranks) + " ranks need " +
-                                            std::to_string(need) +
-                                            " signal words, the wire has " +
+                                            std::to_string(need) + " signal words, the wire has " +
                                             std::to_string(budget));
   }
   plan.geo.sources = sum ? 1 : static_cast<std::uint32_t>(ranks);
@@ -185,6 +205,11 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
     for (int i = 0; i < 8; ++i, value >>= 8) hash = (hash ^ (value & 0xffu)) * 0x100'0000'01b3u;
   };
   mix(static_cast<std::uint64_t>(geo.max_tokens));
+  mix(static_cast<std::uint64_t>(geo.counted_tokens));
+  mix(static_cast<std::uint64_t>(geo.overflow));
+  mix(static_cast<std::uint64_t>(geo.quantise));
+  mix(static_cast<std::uint64_t>(geo.values) * 4 + static_cast<std::uint64_t>(geo.wire));
+  mix(geo.return_values);
   mix(static_cast<std::uint64_t>(geo.hidden));
   mix(static_cast<std::uint64_t>(geo.top_k));
   mix(geo.row_bytes);
@@ -196,39 +221,68 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   return hash;
 }
 
+/// Rows that the combine zone has: the slotted [R][max_tokens], or all that a counted call sends.
+[[nodiscard]] inline checked_size combine_rows(const geometry& geo) {
+  const auto slotted = checked_size(static_cast<std::uint64_t>(geo.max_tokens)) *
+                       static_cast<std::uint64_t>(geo.ranks);
+  const auto fan_out = static_cast<std::uint64_t>(geo.top_k < geo.ranks ? geo.top_k : geo.ranks);
+  const auto counted = checked_size(static_cast<std::uint64_t>(geo.counted_tokens)) * fan_out;
+  return larger(slotted, counted);
+}
+
+/// Rows that a rank can receive in one call.
+[[nodiscard]] inline checked_size receivable_rows(const geometry& geo) {
+  return larger(checked_size(static_cast<std::uint64_t>(geo.max_tokens)) *
+                    static_cast<std::uint64_t>(geo.ranks),
+                static_cast<std::uint64_t>(geo.counted_rows));
+}
+
 /// Slot, zone and window offsets.
 [[nodiscard]] inline result<void> plan_window(const group_shape& shape, group_plan& plan) {
   geometry& geo = plan.geo;
   const auto ranks = static_cast<std::uint64_t>(geo.ranks);
   const checked_size tokens(static_cast<std::uint64_t>(geo.max_tokens));
-  const checked_size zone = checked_size(sizeof(message_header)) + tokens * geo.slot_bytes;
-  const bool packed = geo.message == message_shape::per_peer;
-  const checked_size staging = packed ? zone.up(64) * ranks
-                               : checked_size(sizeof(message_header)) * ranks +
-                                     (geo.message == message_shape::per_row
-                                          ? tokens * geo.slot_bytes
-                                          : checked_size(0));
-  const checked_size combine = tokens * ranks * geo.return_bytes;
-  const checked_size half_returns =
-      geo.message == message_shape::direct ? checked_size(0) : combine;
+  const checked_size counted(static_cast<std::uint64_t>(geo.counted_tokens));
+  const checked_size landing(static_cast<std::uint64_t>(geo.counted_rows));
+  const checked_size slotted_zone = checked_size(sizeof(message_header)) + tokens * geo.slot_bytes;
+  const checked_size zone =
+      (geo.counted_tokens == 0 ? slotted_zone
+                               : larger(slotted_zone, checked_size(geo.counts_bytes())))
+          .up(64);
+  const bool direct = geo.message == message_shape::direct;
+  const bool rows = geo.message == message_shape::per_row;
+  const checked_size messages = geo.message == message_shape::per_peer ? zone * ranks
+                                : geo.counted_tokens == 0
+                                    ? checked_size(sizeof(message_header)) * ranks
+                                    : checked_size(geo.counts_bytes()).up(64) * ranks;
+  const checked_size staging = messages + (rows ? tokens * geo.slot_bytes : checked_size(0));
+  const checked_size sent =
+      counted * static_cast<std::uint64_t>(geo.top_k < geo.ranks ? geo.top_k : geo.ranks);
+  const checked_size none(0);
   checked_size at(0);
   const auto take = [&at](checked_size bytes) {
     const std::uint64_t offset = at.value();
     at = (at + bytes).up(128);
     return offset;
   };
-  geo.zone_bytes = zone.up(64).value();
+  geo.zone_bytes = zone.value();
+  geo.message_stride = checked_size(messages.value() / ranks).value();
   geo.hello = take(checked_size(sizeof(message_header)) * ranks);
   const std::uint64_t lane_start = at.value();
-  geo.landing = take(zone.up(64) * ranks * 2);
-  geo.combine = take(combine);
+  geo.landing = take(zone * ranks * 2);
+  geo.rows = take(landing * geo.row_bytes);
+  geo.sides = take(landing * geo.side_bytes);
+  geo.combine = take(combine_rows(geo) * geo.return_bytes);
   geo.staging_bytes = staging.up(128).value();
   geo.staging = take(staging.up(128) * 2);
-  geo.returns = take(half_returns * 2);
+  geo.staged_rows = take(direct ? none : (rows ? counted : sent) * geo.row_bytes);
+  geo.staged_sides = take(direct ? none : sent * geo.side_bytes);
+  geo.returns = take(direct ? none : receivable_rows(geo) * geo.return_bytes);
+  geo.ready = take(checked_size(sizeof(message_header)) * ranks * 2);
   geo.stop = take(checked_size(sizeof(message_header)) * ranks);
   geo.lane_bytes = at.value() - lane_start;
-  const checked_size all =
-      checked_size(lane_start) + checked_size(geo.lane_bytes) * static_cast<std::uint64_t>(shape.lanes);
+  const checked_size all = checked_size(lane_start) +
+                           checked_size(geo.lane_bytes) * static_cast<std::uint64_t>(shape.lanes);
   if (!at.fits() || !all.fits()) {
     return refuse_shape(errc::invalid_argument, "this shape needs more than 2^64 bytes");
   }
@@ -238,7 +292,7 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
 
 /// Workspace of one lane, in order: state, bases and dues, count matrices.
 struct lane_workspace {
-  std::uint64_t base, rows_due, returns_due, counts, starts, totals, bytes;
+  std::uint64_t base, rows_due, returns_due, counted_due, counts, starts, totals, bytes;
 };
 
 [[nodiscard]] inline lane_workspace lane_workspace_of(const geometry& geo, std::int64_t width,
@@ -256,6 +310,7 @@ struct lane_workspace {
   w.base = take(geometry::lane_signals(geo.sources) * sizeof(std::uint64_t));
   w.rows_due = take(2 * geo.sources * sizeof(std::uint64_t));
   w.returns_due = take(geo.sources * sizeof(std::uint64_t));
+  w.counted_due = take(geo.sources * sizeof(std::uint64_t));
   w.counts = take(matrix);
   w.starts = take(matrix);
   w.totals = take(static_cast<std::uint64_t>(width) * sizeof(std::int64_t));
@@ -275,56 +330,85 @@ struct lane_workspace {
   if (auto checked = check_shape(shape, ranks); !checked) return checked.error();
   group_plan plan;
   geometry& geo = plan.geo;
-  const row_format row = shape.row.row_bytes != 0 ? shape.row : bf16_rows(shape.hidden);
+  const row_format row =
+      shape.row.row_bytes != 0 ? shape.row : quantised_rows(shape.hidden, shape.quantise);
   geo.ranks = ranks;
   geo.top_k = shape.top_k;
   geo.experts = shape.experts;
   geo.max_tokens = shape.max_tokens;
+  geo.counted_tokens = shape.counted_tokens;
   geo.hidden = shape.hidden;
+  geo.quantise = shape.quantise;
+  geo.overflow = shape.overflow;
+  geo.values = shape.values;
+  geo.wire = shape.returns;
+  const checked_size worst = checked_size(static_cast<std::uint64_t>(shape.counted_tokens)) *
+                             static_cast<std::uint64_t>(ranks);
+  geo.counted_rows = shape.counted_tokens == 0 ? 0
+                     : shape.counted_rows != 0 ? shape.counted_rows
+                                               : static_cast<std::int64_t>(worst.value());
   geo.row_bytes = row.row_bytes;
   geo.scale_bytes = row.scale_bytes;
   const checked_size scale_offset = checked_size(row.row_bytes).up(16);
   const checked_size choice_offset = (scale_offset + row.scale_bytes).up(16);
-  const checked_size slot = (choice_offset + sizeof(std::int64_t) +
-                             checked_size(static_cast<std::uint64_t>(shape.top_k)) *
-                                 sizeof(slot_choice))
-                                .up(16);
-  if (!slot.fits()) {
+  const checked_size slot =
+      (choice_offset + sizeof(std::int64_t) +
+       checked_size(static_cast<std::uint64_t>(shape.top_k)) * sizeof(slot_choice))
+          .up(16);
+  const checked_size values =
+      checked_size(static_cast<std::uint64_t>(shape.hidden)) * bytes_of(shape.returns);
+  const checked_size returned =
+      values.up(16) + (shape.return_weights
+                           ? checked_size(static_cast<std::uint64_t>(shape.top_k)) * 4
+                           : checked_size(0))
+                          .up(16);
+  if (!slot.fits() || !returned.fits() || !worst.fits() ||
+      geo.counted_rows > std::numeric_limits<std::int64_t>::max() / 2) {
     return refuse_shape(errc::invalid_argument, "a row of this format needs more than 2^64 bytes");
   }
   geo.scale_offset = scale_offset.value();
   geo.choice_offset = choice_offset.value();
   geo.slot_bytes = slot.value();
-  geo.return_bytes = static_cast<std::uint64_t>(shape.hidden) * 2;
+  geo.side_bytes = slot.value() - scale_offset.value();
+  geo.return_bytes = returned.value();
+  geo.return_values = shape.return_weights ? values.up(16).value() : 0;
+  geo.value_bytes = static_cast<std::uint64_t>(shape.hidden) * bytes_of(shape.values);
   geo.checks = shape.checks;
   auto message = choose_message(caps, shape.message, geo.slot_bytes, plan.reason);
   if (!message) return message.error();
   geo.message = *message;
   const bool packed = geo.message == message_shape::per_peer;
-  auto rows = units_per_message(caps, packed ? sizeof(message_header) : 0, geo.slot_bytes);
-  if (!rows) return rows.error();
-  auto returns = units_per_message(caps, 0, geo.return_bytes);
-  if (!returns) return returns.error();
-  geo.rows_per_message = *rows;
-  geo.returns_per_message = *returns;
+  for (const auto& [count, header, bytes] :
+       {std::tuple{&geo.rows_per_message, packed ? sizeof(message_header) : 0, geo.slot_bytes},
+        std::tuple{&geo.counted_per_message, std::size_t{0}, geo.row_bytes},
+        std::tuple{&geo.sides_per_message, std::size_t{0}, geo.side_bytes},
+        std::tuple{&geo.returns_per_message, std::size_t{0}, geo.return_bytes}}) {
+    auto fit = units_per_message(caps, header, bytes);
+    if (!fit) return fit.error();
+    *count = *fit;
+  }
+  if (geo.counted_tokens != 0) {
+    auto fit = units_per_message(caps, geo.counts_bytes() - 1, 1);
+    if (!fit) return fit.error();
+  }
   place_experts(shape, ranks, plan);
   if (auto planned = plan_signals(caps, shape, plan); !planned) return planned.error();
   if (auto planned = plan_window(shape, plan); !planned) return planned.error();
   geo.config = hash_config(plan, shape.lanes);
-  plan.width = ranks;
-  for (const std::int32_t count : plan.local_experts) {
-    if (count > plan.width) plan.width = count;
-  }
+  plan.width = ranks + shape.experts;
   plan.sizes.workspace_bytes =
-      placement_bytes(plan) + lane_workspace_of(geo, plan.width, workers).bytes *
-                                  static_cast<std::uint64_t>(shape.lanes);
-  const checked_size choices = checked_size(static_cast<std::uint64_t>(shape.max_tokens)) *
-                               static_cast<std::uint64_t>(shape.top_k);
-  const checked_size handle = checked_size(64) + choices * sizeof(route_entry) +
-                              checked_size(static_cast<std::uint64_t>(ranks)) * 16 +
-                              choices * static_cast<std::uint64_t>(ranks) * sizeof(place_entry);
+      placement_bytes(plan) +
+      lane_workspace_of(geo, plan.width, workers).bytes * static_cast<std::uint64_t>(shape.lanes);
+  const auto choices = static_cast<std::uint64_t>(shape.top_k);
+  const checked_size tokens = larger(static_cast<std::uint64_t>(shape.max_tokens),
+                                     static_cast<std::uint64_t>(shape.counted_tokens));
+  const checked_size handle =
+      checked_size(handle_header_bytes) +
+      checked_size(static_cast<std::uint64_t>(ranks)) * (handle_parts::arrays * 8) +
+      tokens * choices * sizeof(route_entry) + receivable_rows(geo) * choices * sizeof(place_entry);
   if (!handle.fits()) {
-    return refuse_shape(errc::invalid_argument, "a handle of this shape needs more than 2^64 bytes");
+    return refuse_shape(errc::invalid_argument,
+                        "a handle of this shape needs more than 2^64 bytes");
   }
   plan.sizes.handle_bytes = handle.value();
   return plan;

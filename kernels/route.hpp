@@ -40,16 +40,33 @@ namespace eptransport::detail {
   return true;
 }
 
-/// First pass: this worker's tokens per destination rank, and the check of every index.
+/// How often the token names the expert of choice j, if j is the first to name it; else 0. So one
+/// thread counts all of them, and no two threads meet in a counter.
+[[nodiscard]] EPT_HOST_DEVICE inline std::int64_t repeats(const geometry& geo,
+                                                          const dispatch_input& in,
+                                                          std::int64_t token, std::int32_t j,
+                                                          std::int64_t expert) noexcept {
+  std::int64_t count = 0;
+  for (std::int32_t i = 0; i < geo.top_k; ++i) {
+    if (read_index(in, token * geo.top_k + i) != expert) continue;
+    if (i < j) return 0;
+    ++count;
+  }
+  return count;
+}
+
+/// First pass: this worker's tokens per destination rank, with `experts` its choices per expert as
+/// well (columns R, R + 1, ..), and the check of every index.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void count_routes(const Context& ctx, const dispatch_input& in,
-                                  std::int64_t tokens) {
+EPT_HOST_DEVICE void count_routes(const Context& ctx, const dispatch_input& in, std::int64_t tokens,
+                                  bool experts) {
   using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   std::int64_t* counts = ctx.lane.counts + worker.worker() * ctx.lane.width;
-  for (std::int64_t r = worker.thread(); r < geo.ranks; r += worker.threads()) counts[r] = 0;
+  const std::int64_t columns = geo.ranks + (experts ? geo.experts : 0);
+  for (std::int64_t c = worker.thread(); c < columns; c += worker.threads()) counts[c] = 0;
   worker.sync();
   const share mine = share_of(worker, tokens);
   for (std::int64_t t = mine.begin; t < mine.end; ++t) {
@@ -60,6 +77,7 @@ EPT_HOST_DEVICE void count_routes(const Context& ctx, const dispatch_input& in,
       if (rank >= 0) {
         // Leaders of one token have different ranks: no two threads meet in a counter.
         if (leads(geo, in, t, j, rank)) ++counts[rank];
+        if (experts) counts[geo.ranks + expert] += repeats(geo, in, t, j, expert);
       } else if (expert != -1 && geo.checks == index_checks::checked) {
         raise(ctx, {.kind = fault_kind::bad_index,
                     .where = stage::dispatch_send,

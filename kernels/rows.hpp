@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Row arithmetic: bf16 conversions, weighted sums of rows, vector-wide and in any length.
+/// @brief Row arithmetic: weighted sums of rows, vector-wide and in any length and value type.
 #pragma once
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/thread_group.hpp>
+#include <eptransport/kernels/call.hpp>
+#include <eptransport/kernels/values.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
 namespace eptransport {
 
-/// bf16 bits to fp32, exact.
-[[nodiscard]] EPT_HOST_DEVICE inline float bf16_to_float(std::uint16_t bits) noexcept {
-  return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
-}
-
-/// fp32 to bf16 bits, round to nearest even; NaN stays NaN.
-[[nodiscard]] EPT_HOST_DEVICE inline std::uint16_t float_to_bf16(float value) noexcept {
-  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 namespace detail {
 
-/// Eight bf16 values: one 16-byte access.
-struct alignas(16) bf16x8 {
-  std::uint16_t value[8];
+/// Eight values in one or two 16-byte accesses.
+template <class Value>
+struct alignas(16) eight {
+  typename Value::storage value[8];
 };
 
 /// True if all bits say that 16-byte accesses are allowed.
@@ -37,17 +28,18 @@ struct alignas(16) bf16x8 {
 
 }  // namespace detail
 
-/// Sums bf16 rows in fp32, in the order in which `source` lists them, and rounds once.
+/// Sums rows of `In` in fp32, in the order in which `source` lists them, and rounds once to `Out`.
 ///
-/// `Source` is a small value: `count()`, `row(i)` (null = skip) and `weight(i)`; rows and `dst` are
-/// [hidden] bf16. With no row the result is 0.
+/// `Source` is a small value: `count()`, `row(i)` (null = skip), `weight(i)` and `bias()` (a row of
+/// `Out` that is added last, or null). With no row the result is the bias, or 0.
 ///
 /// @par Threads  The group calls together; `g.sync()` before others read `dst`.
 EPT_NO_EXEC_CHECK
-template <class G, class Source>
+template <class In, class Out, class G, class Source>
 EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
                               const Source& source) {
-  std::uint64_t addresses = reinterpret_cast<std::uintptr_t>(dst);
+  std::uint64_t addresses =
+      reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(source.bias());
   for (std::int32_t i = 0; i < source.count(); ++i) {
     addresses |= reinterpret_cast<std::uintptr_t>(source.row(i));
   }
@@ -57,25 +49,49 @@ EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
     for (std::int32_t i = 0; i < source.count(); ++i) {
       const std::byte* row = source.row(i);
       if (row == nullptr) continue;
-      const detail::bf16x8 in = reinterpret_cast<const detail::bf16x8*>(row)[c];
+      const detail::eight<In> in = reinterpret_cast<const detail::eight<In>*>(row)[c];
       const float weight = source.weight(i);
-      for (int e = 0; e < 8; ++e) {
-        sum[e] = g.multiply_add(sum[e], weight, bf16_to_float(in.value[e]));
-      }
+      for (int e = 0; e < 8; ++e) sum[e] = g.multiply_add(sum[e], weight, In::load(in.value[e]));
     }
-    detail::bf16x8 out;
-    for (int e = 0; e < 8; ++e) out.value[e] = float_to_bf16(sum[e]);
-    reinterpret_cast<detail::bf16x8*>(dst)[c] = out;
+    if (source.bias() != nullptr) {
+      const detail::eight<Out> bias = reinterpret_cast<const detail::eight<Out>*>(source.bias())[c];
+      for (int e = 0; e < 8; ++e) sum[e] += Out::load(bias.value[e]);
+    }
+    detail::eight<Out> out;
+    for (int e = 0; e < 8; ++e) out.value[e] = Out::store(sum[e]);
+    reinterpret_cast<detail::eight<Out>*>(dst)[c] = out;
   }
   for (std::int64_t c = wide * 8 + g.thread(); c < hidden; c += g.threads()) {
     float sum = 0;
     for (std::int32_t i = 0; i < source.count(); ++i) {
       const std::byte* row = source.row(i);
       if (row == nullptr) continue;
-      const std::uint16_t in = reinterpret_cast<const std::uint16_t*>(row)[c];
-      sum = g.multiply_add(sum, source.weight(i), bf16_to_float(in));
+      sum = g.multiply_add(sum, source.weight(i), detail::load_value<In>(row, c));
     }
-    reinterpret_cast<std::uint16_t*>(dst)[c] = float_to_bf16(sum);
+    if (source.bias() != nullptr) sum += detail::load_value<Out>(source.bias(), c);
+    detail::store_value<Out>(dst, c, sum);
+  }
+}
+
+/// `sum_rows` with the value types chosen at run time.
+EPT_NO_EXEC_CHECK
+template <class G, class Source>
+EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden, const Source& source,
+                              element in, element out) {
+  if (in == element::bf16 && out == element::bf16) {
+    sum_rows<bf16_value, bf16_value>(g, dst, hidden, source);
+  } else if (in == element::bf16) {
+    sum_rows<bf16_value, fp32_value>(g, dst, hidden, source);
+  } else if (in == element::fp16 && out == element::fp16) {
+    sum_rows<fp16_value, fp16_value>(g, dst, hidden, source);
+  } else if (in == element::fp16) {
+    sum_rows<fp16_value, fp32_value>(g, dst, hidden, source);
+  } else if (out == element::bf16) {
+    sum_rows<fp32_value, bf16_value>(g, dst, hidden, source);
+  } else if (out == element::fp16) {
+    sum_rows<fp32_value, fp16_value>(g, dst, hidden, source);
+  } else {
+    sum_rows<fp32_value, fp32_value>(g, dst, hidden, source);
   }
 }
 

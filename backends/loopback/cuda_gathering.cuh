@@ -13,9 +13,12 @@
 #pragma once
 
 #include <eptransport/core/config.hpp>
+#include <eptransport/core/memory.cuh>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
+// check: includes the GPU's worker and device lie beside the kernels they run
 #include <eptransport/kernels/cuda_device.cuh>
+// check: includes the GPU's worker and device lie beside the kernels they run
 #include <eptransport/kernels/cuda_worker.cuh>
 
 #include <cuda_runtime.h>
@@ -27,6 +30,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -49,8 +53,8 @@ EPT_KERNEL __launch_bounds__(detail::max_block_threads) void run_calls(const std
   const std::uint32_t blocks = gridDim.x / ranks;
   const std::uint32_t rank = blockIdx.x / blocks;
   if (table[rank] == std::byte{0}) return;
-  const auto* call = reinterpret_cast<const std::uint32_t*>(table + table_calls(ranks) +
-                                                            rank * sizeof(Call));
+  const auto* call =
+      reinterpret_cast<const std::uint32_t*>(table + table_calls(ranks) + rank * sizeof(Call));
   for (std::uint32_t i = threadIdx.x; i < sizeof(Call) / 4; i += blockDim.x) words[i] = call[i];
   __syncthreads();
   const Call& mine = *reinterpret_cast<const Call*>(words);
@@ -59,6 +63,13 @@ EPT_KERNEL __launch_bounds__(detail::max_block_threads) void run_calls(const std
 
 template <class Call>
 inline const detail::kernel_entry run_calls_entry{reinterpret_cast<const void*>(&run_calls<Call>)};
+
+/// Holds a stream while the host fills it, so that events measure the grid and not the host.
+template <class = void>
+EPT_KERNEL void stall(std::uint64_t ns) {
+  const std::uint64_t until = device_memory::timer_ns() + ns;
+  while (device_memory::timer_ns() < until) device_memory::relax();
+}
 
 }  // namespace loopback_detail
 
@@ -85,12 +96,13 @@ class cuda_gathering {
         warps_(warps),
         patience_(patience),
         offers_(ranks_),
-        outcomes_(ranks_) {}
+        failures_(ranks_) {}
   cuda_gathering(const cuda_gathering&) = delete;
   cuda_gathering& operator=(const cuda_gathering&) = delete;
   ~cuda_gathering() {
     const detail::device_scope scope(device_.device());
     for (slot& one : ring_) {
+      if (one.begun != nullptr) (void)cudaEventDestroy(one.begun);
       if (one.done != nullptr) (void)cudaEventDestroy(one.done);
     }
   }
@@ -101,6 +113,27 @@ class cuda_gathering {
   }
   [[nodiscard]] std::uint32_t warps() const noexcept { return warps_; }
 
+  /// From now on each grid is measured with CUDA events, on a stream that is held while it is
+  /// filled: for benchmarks, 50 us slower a launch.
+  void time_grids() {
+    const std::lock_guard lock(mutex_);
+    timed_ = true;
+  }
+
+  /// How long the last grid ran, once it has ended. After `time_grids`.
+  [[nodiscard]] result<double> last_grid_ns() {
+    const std::lock_guard lock(mutex_);
+    const detail::device_scope scope(device_.device());
+    const slot& last = ring_[(next_ + ring_slots - 1) % ring_slots];
+    float ms = 0;
+    auto waited = cuda_result(cudaEventSynchronize(last.done), "cudaEventSynchronize");
+    if (!waited) return waited.error();
+    auto read =
+        cuda_result(cudaEventElapsedTime(&ms, last.begun, last.done), "cudaEventElapsedTime");
+    if (!read) return read.error();
+    return static_cast<double>(ms) * 1e6;
+  }
+
   /// Waits for the other ranks' offers of the same call and starts the grid. All ranks get the
   /// outcome. The stream is that of the lowest rank that came, the SM limit the smallest.
   [[nodiscard]] result<void> launch(std::int32_t rank, const offer& mine) {
@@ -110,7 +143,8 @@ class cuda_gathering {
     const auto over = [&] { return round_ != round; };
     const bool all = ++arrived_ == ranks_;
     if (all || (!met_.wait_for(lock, patience_, over))) start();
-    return outcomes_[static_cast<std::size_t>(rank)];
+    const std::optional<failure>& why = failures_[static_cast<std::size_t>(rank)];
+    return why ? result<void>(*why) : result<void>();
   }
 
   /// All ranks meet, or `timed_out` names one that is missing.
@@ -140,6 +174,7 @@ class cuda_gathering {
     detail::cuda_memory host;
     detail::cuda_memory device;
     std::uint64_t bytes = 0;
+    cudaEvent_t begun = nullptr;
     cudaEvent_t done = nullptr;
   };
 
@@ -149,8 +184,10 @@ class cuda_gathering {
   /// Starts what has been offered, tells everybody, opens the next round. Holds the mutex.
   void start() {
     const result<void> outcome = launch_offers();
+    std::optional<failure> why;
+    if (!outcome) why = outcome.error();
     for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      if (offers_[rank].kernel != nullptr) outcomes_[rank] = outcome;
+      if (offers_[rank].kernel != nullptr) failures_[rank] = why;
       offers_[rank] = {};
     }
     arrived_ = 0;
@@ -188,22 +225,32 @@ class cuda_gathering {
 
   [[nodiscard]] result<void> start_grid(slot& table, std::uint64_t bytes, const offer& how,
                                         std::uint32_t each) {
-    auto done = cuda_result(cudaMemcpyAsync(table.device.get(), table.host.get(), bytes,
-                                            cudaMemcpyHostToDevice, how.stream),
-                            "cudaMemcpyAsync");
-    if (!done) return done;
+    if (timed_) {
+      std::uint64_t ns = 50'000;
+      void* arguments[] = {&ns};
+      const auto held =
+          cuda_result(cudaLaunchKernel(reinterpret_cast<const void*>(&loopback_detail::stall<>),
+                                       dim3(1), dim3(1), arguments, 0, how.stream),
+                      "cudaLaunchKernel");
+      if (!held) return held;
+    }
+    const auto copied = cuda_result(cudaMemcpyAsync(table.device.get(), table.host.get(), bytes,
+                                                    cudaMemcpyHostToDevice, how.stream),
+                                    "cudaMemcpyAsync");
+    if (!copied) return copied;
+    if (timed_) (void)cudaEventRecord(table.begun, how.stream);
     const std::byte* calls = table.device.get();
     void* arguments[] = {&calls, &ranks_};
-    done = device_.launch(how.kernel, ranks_ * each, warps_, arguments, how.stream);
+    const auto started = device_.launch(how.kernel, ranks_ * each, warps_, arguments, how.stream);
     const auto marked = cuda_result(cudaEventRecord(table.done, how.stream), "cudaEventRecord");
-    return done ? marked : done;
+    return started ? marked : started;
   }
 
   /// Makes the slot free and large enough.
   [[nodiscard]] result<void> prepare(slot& table, std::uint64_t bytes) {
-    if (table.done == nullptr) {
-      auto made = cuda_result(cudaEventCreateWithFlags(&table.done, cudaEventDisableTiming),
-                              "cudaEventCreate");
+    for (cudaEvent_t* event : {&table.begun, &table.done}) {
+      if (*event != nullptr) continue;
+      auto made = cuda_result(cudaEventCreate(event), "cudaEventCreate");
       if (!made) return made;
     }
     auto free = cuda_result(cudaEventSynchronize(table.done), "cudaEventSynchronize");
@@ -229,13 +276,14 @@ class cuda_gathering {
   std::condition_variable met_;
   std::condition_variable passed_;
   std::vector<offer> offers_;
-  std::vector<result<void>> outcomes_;
+  std::vector<std::optional<failure>> failures_;  ///< of each rank's last launch
   std::uint32_t arrived_ = 0;
   std::uint64_t round_ = 0;
   std::vector<bool> at_barrier_;
   std::uint64_t barriers_ = 0;
   slot ring_[ring_slots];
   std::uint64_t next_ = 0;
+  bool timed_ = false;
 };
 
 /// Models `Executor` for one virtual rank.

@@ -13,6 +13,7 @@
 #include <eptransport/core/memory.hpp>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
+// check: includes the GPU's worker and device lie beside the kernels they run
 #include <eptransport/kernels/cuda_device.cuh>
 
 #include <algorithm>
@@ -103,8 +104,7 @@ class cuda_loopback_world {
     if (auto checked = check(options); !checked) return checked.error();
     auto device = detail::cuda_device::open(options.device);
     if (!device) return device.error();
-    const std::uint64_t kernels =
-        static_cast<std::uint64_t>(options.ranks) * options.concurrent;
+    const std::uint64_t kernels = static_cast<std::uint64_t>(options.ranks) * options.concurrent;
     const std::uint32_t blocks =
         options.blocks != 0
             ? options.blocks
@@ -132,6 +132,10 @@ class cuda_loopback_world {
 
   /// Blocks of each rank in a launch without a limit.
   [[nodiscard]] std::uint32_t blocks() const noexcept { return gathering_.blocks(0); }
+
+  /// Measures each grid from now on, and how long the last one ran; see `cuda_gathering`.
+  void time_grids() { gathering_.time_grids(); }
+  [[nodiscard]] result<double> last_grid_ns() { return gathering_.last_grid_ns(); }
 
   /// Calls `function` once per rank, each in a thread of its own, and joins them.
   void run(const std::function<void(cuda_loopback<Profile>&)>& function) {

@@ -88,8 +88,7 @@ class cuda_loopback_view {
 
   /// The first thread polls; `sync` hands what it acquired to the others.
   template <class Group>
-  EPT_DEVICE op_status wait_signal(const Group& group, std::uint32_t signal,
-                                   std::uint64_t at_least,
+  EPT_DEVICE op_status wait_signal(const Group& group, std::uint32_t signal, std::uint64_t at_least,
                                    std::uint64_t deadline_ns) const noexcept {
     if (signal >= world_.signal_count) return refuse(group);
     op_status status = op_status::ok;

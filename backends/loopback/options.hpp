@@ -37,7 +37,12 @@ enum class loopback_fault_kind {
 
 /// One injected fault.
 struct loopback_fault {
-  using enum loopback_fault_kind;
+  // Not `using enum`: g++ 12 gives up on those names inside templates.
+  static constexpr auto refuse = loopback_fault_kind::refuse;
+  static constexpr auto hard_error = loopback_fault_kind::hard_error;
+  static constexpr auto lose = loopback_fault_kind::lose;
+  static constexpr auto late = loopback_fault_kind::late;
+  static constexpr auto kill = loopback_fault_kind::kill;
 
   loopback_fault_kind kind = loopback_fault_kind::lose;
   int rank = 0;                 ///< whose operation

@@ -22,6 +22,7 @@ void group<T>::swap(group& other) noexcept {
   std::swap(owns_workspace_, other.owns_workspace_);
   std::swap(reports_, other.reports_);
   std::swap(hello_base_, other.hello_base_);
+  std::swap(region_, other.region_);
 }
 
 template <Transport T>
@@ -98,11 +99,12 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
   if (!shared) return shared.error();
   reports_ = reinterpret_cast<lane_report*>(*shared);
   hello_base_ = reinterpret_cast<std::uint64_t*>(reports_ + lanes_.size());
-  const auto written = executor.write(
-      workspace_, reinterpret_cast<const std::byte*>(plan_.placement.data()),
-      plan_.placement.size() * sizeof(expert_place));
+  const auto written =
+      executor.write(workspace_, reinterpret_cast<const std::byte*>(plan_.placement.data()),
+                     plan_.placement.size() * sizeof(expert_place));
   if (!written) return written.error();
   geo.placement = reinterpret_cast<const expert_place*>(workspace_);
+  region_ = memory.window_offset;
   geo.hello += memory.window_offset;
   geo.hello_signal = memory.first_signal;
   const detail::lane_workspace parts = detail::lane_workspace_of(geo, plan_.width, workers);
@@ -110,8 +112,10 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
     lane_part& lane = lanes_[i];
     const std::uint64_t shift = memory.window_offset + i * geo.lane_bytes;
     lane.geo = geo;
-    for (std::uint64_t* offset : {&lane.geo.landing, &lane.geo.combine, &lane.geo.staging,
-                                  &lane.geo.returns, &lane.geo.stop}) {
+    for (std::uint64_t* offset :
+         {&lane.geo.landing, &lane.geo.rows, &lane.geo.sides, &lane.geo.combine, &lane.geo.staging,
+          &lane.geo.staged_rows, &lane.geo.staged_sides, &lane.geo.returns, &lane.geo.ready,
+          &lane.geo.stop}) {
       *offset += shift;
     }
     lane.geo.first_signal = memory.first_signal + 1 +
@@ -122,6 +126,7 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
                    .base = reinterpret_cast<std::uint64_t*>(start + parts.base),
                    .rows_due = reinterpret_cast<std::uint64_t*>(start + parts.rows_due),
                    .returns_due = reinterpret_cast<std::uint64_t*>(start + parts.returns_due),
+                   .counted_due = reinterpret_cast<std::uint64_t*>(start + parts.counted_due),
                    .counts = reinterpret_cast<std::int64_t*>(start + parts.counts),
                    .starts = reinterpret_cast<std::int64_t*>(start + parts.starts),
                    .totals = reinterpret_cast<std::int64_t*>(start + parts.totals),
@@ -145,8 +150,8 @@ message_header group<T>::hello() const {
           .rows = geo.max_tokens,
           .more = geo.hidden,
           .culprit = geo.top_k,
-          .expected = geo.row_bytes,
-          .seen = geo.scale_bytes,
+          .limit = geo.row_bytes,
+          .value = geo.scale_bytes,
           .reserved = static_cast<std::uint64_t>(geo.experts)};
 }
 
@@ -170,8 +175,8 @@ failure group<T>::explain_mismatch(const fault_record& fault) {
   differ("max_tokens", ours.rows, theirs.rows);
   differ("hidden", ours.more, theirs.more);
   differ("top_k", ours.culprit, theirs.culprit);
-  differ("row_bytes", ours.expected, theirs.expected);
-  differ("scale_bytes", ours.seen, theirs.seen);
+  differ("row_bytes", ours.limit, theirs.limit);
+  differ("scale_bytes", ours.value, theirs.value);
   differ("experts", ours.reserved, theirs.reserved);
   why.detail += "; give every rank the same group_shape";
   return why;
@@ -217,8 +222,8 @@ result<lane_statistics> group<T>::statistics(std::int32_t lane) const {
   lane_state state;
   executor_type& executor = transport_->executor();
   if (auto done = executor.synchronize(); !done) return done.error();
-  const auto* from = reinterpret_cast<const std::byte*>(
-      lanes_[static_cast<std::size_t>(lane)].memory.state);
+  const auto* from =
+      reinterpret_cast<const std::byte*>(lanes_[static_cast<std::size_t>(lane)].memory.state);
   if (auto r = executor.read(reinterpret_cast<std::byte*>(&state), from, sizeof state); !r) {
     return r.error();
   }
@@ -257,24 +262,65 @@ result<void> group<T>::check_call(std::int32_t lane, dispatch_handle handle) con
 }
 
 template <Transport T>
+bool group<T>::fits_window(const dispatch_input& in) const {
+  const auto rows =
+      static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows : plan_.geo.counted_rows);
+  const std::uint64_t bytes = rows * plan_.geo.row_bytes;
+  const std::uint64_t window = transport_->window().size();
+  const bool outside =
+      in.landing >= region_ + plan_.sizes.window_bytes || in.landing + bytes <= region_;
+  return in.landing % 16 == 0 && in.landing <= window && bytes <= window - in.landing && outside;
+}
+
+template <Transport T>
+result<void> group<T>::check_combine(const combine_input& in) const {
+  if (in.transfer == combine_transfer::push) return {};
+  if (T::caps.peer_reach != reach::always) {
+    return failure{errc::unsupported, "combine",
+                   "combine_transfer::pull needs a wire whose reach is always"};
+  }
+  const std::span<std::byte> window = transport_->window();
+  const auto* y = static_cast<const std::byte*>(in.y);
+  if (y < window.data() || y >= window.data() + window.size()) {
+    return failure{errc::invalid_argument, "combine",
+                   "combine_transfer::pull needs y in the window"};
+  }
+  return {};
+}
+
+template <Transport T>
 result<void> group<T>::check_input(const dispatch_input& in) const {
   const auto bad = [](const char* detail, errc code = errc::invalid_argument) {
     return failure{code, "dispatch", detail};
   };
-  if (in.mode != dispatch_mode::slotted) {
-    return bad("dispatch_mode::counted is not built in this version", errc::unsupported);
+  const geometry& geo = plan_.geo;
+  const bool counted = in.mode == dispatch_mode::counted;
+  const std::int64_t most = counted ? geo.counted_tokens : geo.max_tokens;
+  if (most == 0) {
+    return bad(counted ? "group_shape::counted_tokens is 0: this group makes no counted calls"
+                       : "group_shape::max_tokens is 0: this group makes no slotted calls");
   }
-  const bool some = in.device_tokens != nullptr || in.tokens > 0 || in.cached;
+  if (in.landing_rows < 0 || in.landing_rows > geo.counted_rows) {
+    return failure{errc::capacity, "dispatch",
+                   "landing_rows " + std::to_string(in.landing_rows) +
+                       ", group_shape::counted_rows is " + std::to_string(geo.counted_rows)};
+  }
+  if (in.landing != 0 && !fits_window(in)) {
+    return bad(
+        "landing must be a multiple of 16, outside the group's region, with its rows inside "
+        "the window");
+  }
+  // What the host does not know, the kernel checks.
+  const bool some = in.device_tokens == nullptr && !in.cached && in.tokens > 0;
   if (some && in.x == nullptr) return bad("x is null but there are tokens");
   if (some && in.topk_index == nullptr) return bad("topk_index is null but there are tokens");
-  if (some && plan_.geo.scale_bytes != 0 && in.scales == nullptr) {
+  if (some && geo.scale_bytes != 0 && in.scales == nullptr && geo.quantise == quantisation::none) {
     return bad("scales is null but group_shape::row has scale_bytes");
   }
-  if (in.device_tokens == nullptr && !in.cached &&
-      (in.tokens < 0 || in.tokens > plan_.geo.max_tokens)) {
+  if (in.device_tokens == nullptr && !in.cached && (in.tokens < 0 || in.tokens > most)) {
     return failure{errc::capacity, "dispatch",
-                   std::to_string(in.tokens) + " tokens, group_shape::max_tokens is " +
-                       std::to_string(plan_.geo.max_tokens)};
+                   std::to_string(in.tokens) + " tokens, group_shape::" +
+                       (counted ? "counted_tokens" : "max_tokens") + " is " + std::to_string(most)};
   }
   return {};
 }
@@ -286,8 +332,12 @@ result<void> group<T>::check_output(const dispatch_output& out) const {
   };
   if (out.capacity < 0) return bad("dispatch_output::capacity is negative");
   if (out.alignment < 1) return bad("dispatch_output::alignment must be at least 1");
+  if (out.scale_stride < 0 || (out.scale_stride > 0 && plan_.geo.scale_bytes % 4 != 0)) {
+    return bad("dispatch_output::scale_stride needs scales in 32-bit units");
+  }
   if (out.layout == output_layout::in_place) return {};
-  if (out.rows == nullptr) return bad("dispatch_output::rows is null");
+  const bool may_stay = out.layout == output_layout::rank_major && plan_.geo.counted_tokens != 0;
+  if (out.rows == nullptr && !may_stay) return bad("dispatch_output::rows is null");
   if (plan_.geo.scale_bytes != 0 && out.scales == nullptr) {
     return bad("dispatch_output::scales is null but group_shape::row has scale_bytes");
   }
@@ -316,15 +366,16 @@ result<void> group<T>::run_dispatch(std::int32_t lane, const dispatch_input& in,
   if (checked && detail::has(parts, call_parts::receive)) checked = check_output(out);
   const lane_part& on = lanes_[static_cast<std::size_t>(lane)];
   const bool too_many = !checked && checked.error().code == errc::capacity;
-  const dispatch_call<view_type> call{.view = transport_->view(),
-                                      .geo = on.geo,
-                                      .lane = on.memory,
-                                      .handle = handle.memory,
-                                      .in = in,
-                                      .out = out,
-                                      .parts = parts,
-                                      // The kernel finds too many tokens itself and tells the peers.
-                                      .refused = !checked && !too_many};
+  const dispatch_call<view_type> call{
+      .view = transport_->view(),
+      .geo = on.geo,
+      .lane = on.memory,
+      .handle = handle.memory,
+      .in = in,
+      .out = out,
+      .parts = parts,
+      // The kernel finds too many tokens itself and tells the peers.
+      .refused = !checked && !too_many};
   return run(lane, call, how, std::move(checked));
 }
 
@@ -335,6 +386,7 @@ result<void> group<T>::run_combine(std::int32_t lane, const combine_input& in,
   if (lane < 0 || static_cast<std::size_t>(lane) >= lanes_.size()) return check_call(lane, handle);
   const lane_part& on = lanes_[static_cast<std::size_t>(lane)];
   auto checked = check_call(lane, handle);
+  if (checked && detail::has(parts, call_parts::send)) checked = check_combine(in);
   const combine_call<view_type> call{.view = transport_->view(),
                                      .geo = on.geo,
                                      .lane = on.memory,

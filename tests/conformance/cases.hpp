@@ -219,6 +219,7 @@ void peer_pointers_match_the_trait(const world_request& request, report& out) {
   in_world<B>(request, out, [&](const probe<B>& p, auto&) {
     constexpr auto reach = B::transport::caps.peer_reach;
     const auto me = static_cast<std::uint64_t>(p.rank());
+    p.fill(source_zone, 64, me, 9);
     p.check(p.view().peer_pointer(p.rank(), 16, 8) == p.at(16), "own address is wrong");
     p.check(p.view().peer_pointer(p.rank(), request.window_bytes - 8, 8) != nullptr,
             "the last bytes have no address");
@@ -231,7 +232,6 @@ void peer_pointers_match_the_trait(const world_request& request, report& out) {
         for (std::uint64_t i = 0; i < 64; ++i) there[i] = pattern(me, 9, i);
         p.signal(peer, static_cast<std::uint32_t>(p.rank()));
       } else {
-        p.fill(source_zone, 64, me, 9);
         p.put({.peer = peer,
                .dst_offset = me * 64,
                .src = p.at(source_zone),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The typed suite over a backend: `INSTANTIATE_TYPED_TEST_SUITE_P(name, Conformance, type)`.
+/// @brief The typed suite: `INSTANTIATE_TYPED_TEST_SUITE_P(name, Conformance, backends)`.
 ///
 /// A backend is done when this suite passes; harness.hpp says what the suite needs from it.
 #pragma once

@@ -4,17 +4,17 @@
 ///
 /// A *backend* is a traits type:
 ///
-/// | member                         | meaning                                                      |
-/// |--------------------------------|--------------------------------------------------------------|
-/// | `B::transport`                 | models `Transport` for `host_thread` groups                  |
-/// | `B::run(request, f, out)`      | builds the world, calls `f(transport)` once per rank, each   |
-/// |                                | in its own thread or process, and reports what it noticed    |
-/// | `B::seeds`                     | how many seeds each case runs with                           |
-/// | `B::patience_ns`               | how long something that must happen may take                 |
-/// | `B::one_process`               | all ranks share the memory of the test                       |
-/// | `B::can_start_counters`        | honours `counter_start`                                      |
-/// | `B::can_limit_queues`          | honours `queue_depth`                                        |
-/// | `B::can_break`                 | honours `broken_rank`                                        |
+/// | member                       | meaning                                                    |
+/// |------------------------------|------------------------------------------------------------|
+/// | `B::transport`               | models `Transport` for `host_thread` groups                |
+/// | `B::run(request, f, out)`    | builds the world, calls `f(transport)` once per rank, each |
+/// |                              | in its own thread or process, and reports what it noticed  |
+/// | `B::seeds`                   | how many seeds each case runs with                         |
+/// | `B::patience_ns`             | how long something that must happen may take               |
+/// | `B::one_process`             | all ranks share the memory of the test                     |
+/// | `B::can_start_counters`      | honours `counter_start`                                    |
+/// | `B::can_limit_queues`        | honours `queue_depth`                                      |
+/// | `B::can_break`               | honours `broken_rank`                                      |
 ///
 /// A case is a function template over the backend that leaves its findings in a report. The suite
 /// demands an empty one; a negative control demands findings.

@@ -119,7 +119,7 @@ template <class Profile>
 struct loopback_free {
   using profile = Profile;
   using transport = eptransport::loopback<Profile>;
-  static constexpr std::uint64_t seeds = 12;
+  static constexpr std::uint64_t seeds = 24;
   static constexpr std::uint64_t patience_ns = 60'000'000'000;
   static constexpr bool one_process = true;
   static constexpr bool can_start_counters = true;

@@ -2,10 +2,10 @@
 /// @file
 /// @brief The order of calls, lifetimes, lanes and handles.
 
-#include "fixture.hpp"
-
 #include <algorithm>
 #include <cstring>
+
+#include "fixture.hpp"
 
 namespace eptransport::testing {
 namespace {
@@ -108,21 +108,19 @@ TEST(Call, BatchOneMayBeSentBeforeBatchZeroIsCombined) {
       const auto send = [&](int batch) {
         const int lane = batch & 1;
         t[lane] = self.draw(random, static_cast<std::int64_t>(random() % 10));
-        ASSERT_TRUE(
-            self.calls.dispatch_send(lane, self.input(t[lane]), handle_of(handles[lane])));
+        ASSERT_TRUE(self.calls.dispatch_send(lane, self.input(t[lane]), handle_of(handles[lane])));
       };
       send(0);
       for (int batch = 0; batch < 6; ++batch) {
         const int lane = batch & 1;
-        ASSERT_TRUE(self.calls.dispatch_recv(lane, {.rows = rows[lane].data()},
-                                             handle_of(handles[lane])));
+        ASSERT_TRUE(
+            self.calls.dispatch_recv(lane, {.rows = rows[lane].data()}, handle_of(handles[lane])));
         ASSERT_TRUE(
             self.calls.combine_send(lane, {.y = rows[lane].data()}, handle_of(handles[lane])));
         std::memset(rows[lane].data(), 0x5a, rows[lane].size());
         if (batch + 1 < 6) send(batch + 1);
         guarded_memory out(9 * 40);
-        ASSERT_TRUE(
-            self.calls.combine_recv(lane, {.out = out.data()}, handle_of(handles[lane])));
+        ASSERT_TRUE(self.calls.combine_recv(lane, {.out = out.data()}, handle_of(handles[lane])));
         EXPECT_TRUE(self.combined(t[lane], out.template as<std::uint16_t>())) << "seed " << seed;
       }
     });
@@ -159,11 +157,10 @@ TEST(Call, InPlaceRowsStayUntilTheNextDispatchSend) {
         const tokens t = self.draw(random, static_cast<std::int64_t>(random() % 10));
         std::vector<std::uint64_t> offset(self.worst_rows());
         std::int64_t total = -1;
-        ASSERT_TRUE(self.calls.dispatch(0, self.input(t),
-                                        {.layout = output_layout::in_place,
-                                         .total = &total,
-                                         .row_offset = offset.data()},
-                                        handle_of(handle)));
+        ASSERT_TRUE(self.calls.dispatch(
+            0, self.input(t),
+            {.layout = output_layout::in_place, .total = &total, .row_offset = offset.data()},
+            handle_of(handle)));
         guarded_memory y(self.worst_rows() * 40);
         guarded_memory out(9 * 40);
         std::vector<std::byte> before;
@@ -174,8 +171,7 @@ TEST(Call, InPlaceRowsStayUntilTheNextDispatchSend) {
           }
         };
         gather(y.data());
-        ASSERT_TRUE(
-            self.calls.combine(0, {.y = y.data()}, {.out = out.data()}, handle_of(handle)));
+        ASSERT_TRUE(self.calls.combine(0, {.y = y.data()}, {.out = out.data()}, handle_of(handle)));
         EXPECT_TRUE(self.combined(t, out.template as<std::uint16_t>())) << "seed " << seed;
         guarded_memory later(y.size());
         gather(later.data());  // after combine, while fast peers may be in their next dispatch

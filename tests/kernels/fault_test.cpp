@@ -2,11 +2,11 @@
 /// @file
 /// @brief Bad input, dead peers and misuse: typed errors that name who and what, for every rank.
 
-#include "fixture.hpp"
-
 #include <atomic>
 #include <cstring>
 #include <mutex>
+
+#include "fixture.hpp"
 
 namespace eptransport::testing {
 namespace {
@@ -42,21 +42,22 @@ TEST(Fault, ARankWithTooManyTokensStopsTheOthersByName) {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       outcomes seen(4);
       std::atomic<bool> quick = true;
-      on_ranks<proxy_wire>(
-          small_shape(), {.ranks = 4, .order = delivery::shuffled, .seed = seed},
-          [&](const auto& self) {
-            std::mt19937_64 random(static_cast<std::uint64_t>(self.rank) + seed);
-            guarded_memory handle = self.handle_memory();
-            ASSERT_TRUE(self.round(0, self.draw(random, 5), handle_of(handle)));
-            tokens t = self.draw(random, self.rank == 2 ? 11 : 9);
-            dispatch_input in = self.input(t);
-            if (on_device) in.device_tokens = &t.count;
-            guarded_memory rows(self.worst_rows() * 40);
-            const std::uint64_t start = self.transport.view().now_ns();
-            const auto done = self.calls.dispatch(0, in, {.rows = rows.data()}, handle_of(handle));
-            if (self.transport.view().now_ns() - start > 900'000'000) quick = false;
-            seen.set(self.rank, done, self.calls.fault(0));
-          });
+      on_ranks<proxy_wire>(small_shape(), {.ranks = 4, .order = delivery::shuffled, .seed = seed},
+                           [&](const auto& self) {
+                             std::mt19937_64 random(static_cast<std::uint64_t>(self.rank) + seed);
+                             guarded_memory handle = self.handle_memory();
+                             ASSERT_TRUE(self.round(0, self.draw(random, 5), handle_of(handle)));
+                             tokens t = self.draw(random, self.rank == 2 ? 11 : 9);
+                             dispatch_input in = self.input(t);
+                             if (on_device) in.device_tokens = &t.count;
+                             guarded_memory rows(self.worst_rows() * 40);
+                             const std::uint64_t start = self.transport.view().now_ns();
+                             const auto done = self.calls.dispatch(0, in, {.rows = rows.data()},
+                                                                   handle_of(handle));
+                             if (self.transport.view().now_ns() - start > 900'000'000)
+                               quick = false;
+                             seen.set(self.rank, done, self.calls.fault(0));
+                           });
       EXPECT_TRUE(quick) << "somebody waited for its deadline, seed " << seed;
       for (int rank = 0; rank < 4; ++rank) {
         const auto& end = seen.of(rank);
@@ -93,6 +94,20 @@ TEST(Fault, RefusedArgumentsStopTheOthersToo) {
     EXPECT_EQ(seen.of(rank).why.code, errc::peer_stopped) << seen.of(rank).why.message();
     EXPECT_EQ(seen.of(rank).fault.culprit, 1);
     EXPECT_EQ(seen.of(rank).fault.cause, fault_kind::refused);
+  }
+}
+
+TEST(Fault, TheDeviceKnowsWhetherNullPointersMatter) {
+  for (const std::int64_t count : {0, 3}) {
+    on_ranks<proxy_wire>(small_shape(), {.ranks = 2}, [&](const auto& self) {
+      guarded_memory handle = self.handle_memory();
+      guarded_memory rows(self.worst_rows() * 40);
+      const auto done = self.calls.dispatch(0, {.device_tokens = &count}, {.rows = rows.data()},
+                                            handle_of(handle));
+      EXPECT_EQ(done.has_value(), count == 0) << "null x is fine when there is nothing to read";
+      EXPECT_TRUE(done || done.error().code == errc::invalid_argument ||
+                  done.error().code == errc::peer_stopped);
+    });
   }
 }
 
@@ -135,13 +150,12 @@ TEST(Fault, AnOutputThatIsTooSmallIsReportedAndNotOverrun) {
       const std::int64_t needed = layout == output_layout::rank_major ? 12 : 36;
       const auto experts = static_cast<std::size_t>(self.calls.local_experts());
       const std::int64_t room = self.rank == 0 ? needed - 1 : needed;
-      const std::size_t rows = static_cast<std::size_t>(room) *
-                               (layout == output_layout::padded ? experts : 1);
+      const std::size_t rows =
+          static_cast<std::size_t>(room) * (layout == output_layout::padded ? experts : 1);
       guarded_memory out(rows * 40);
-      const auto done =
-          self.calls.dispatch(0, self.input(t),
-                              {.layout = layout, .rows = out.data(), .capacity = room},
-                              handle_of(handle));
+      const auto done = self.calls.dispatch(
+          0, self.input(t), {.layout = layout, .rows = out.data(), .capacity = room},
+          handle_of(handle));
       EXPECT_TRUE(out.intact());
       if (self.rank != 0) return;  // it received nothing, and hears of it in its next call
       ASSERT_FALSE(done);
@@ -194,27 +208,28 @@ TEST(Fault, WeightsAtTheExpertNeedARowPerExpert) {
   });
 }
 
-TEST(Fault, CountedModeSaysThatItIsNotBuilt) {
+TEST(Fault, AModeThatTheGroupWasNotBuiltForIsRefused) {
   on_ranks<proxy_wire>(small_shape(), {.ranks = 1}, [&](const auto& self) {
     guarded_memory handle = self.handle_memory();
     guarded_memory rows(self.worst_rows() * 40);
     const auto done = self.calls.dispatch(0, {.mode = dispatch_mode::counted},
                                           {.rows = rows.data()}, handle_of(handle));
     ASSERT_FALSE(done);
-    EXPECT_EQ(done.error().code, errc::unsupported);
+    EXPECT_EQ(done.error().code, errc::invalid_argument);
+    EXPECT_NE(done.error().message().find("counted_tokens"), std::string::npos);
   });
 }
 
 /// Runs pairs until the dead rank is noticed; returns how each rank ended.
-std::unique_ptr<outcomes> with_a_dead_rank(signal_words words, message_shape message, std::uint64_t after_ops) {
+std::unique_ptr<outcomes> with_a_dead_rank(signal_words words, message_shape message,
+                                           std::uint64_t after_ops) {
   constexpr int ranks = 4;
   auto seen = std::make_unique<outcomes>(ranks);
   group_shape shape = small_shape();
   shape.signals = words;
   shape.message = message;
   loopback_options options{.ranks = ranks, .order = delivery::shuffled, .seed = after_ops + 1};
-  options.faults.push_back(
-      {.kind = loopback_fault_kind::kill, .rank = 3, .after_ops = after_ops});
+  options.faults.push_back({.kind = loopback_fault_kind::kill, .rank = 3, .after_ops = after_ops});
   on_ranks<proxy_wire>(shape, options, [&](const auto& self) {
     std::mt19937_64 random(static_cast<std::uint64_t>(self.rank) + after_ops);
     guarded_memory handle = self.handle_memory();
@@ -275,8 +290,7 @@ TEST(Fault, WithSummedWordsTheHeaderStampsNameWhoIsLate) {
 
 TEST(Fault, AHardErrorOfTheWireIsNotMistakenForLateness) {
   loopback_options options{.ranks = 2};
-  options.faults.push_back(
-      {.kind = loopback_fault_kind::hard_error, .rank = 0, .after_ops = 5});
+  options.faults.push_back({.kind = loopback_fault_kind::hard_error, .rank = 0, .after_ops = 5});
   outcomes seen(2);
   on_ranks<proxy_wire>(small_shape(), options, [&](const auto& self) {
     std::mt19937_64 random(static_cast<std::uint64_t>(self.rank));
@@ -310,8 +324,8 @@ TEST(Fault, RanksBuiltWithAnotherShapeAreNamed) {
 }
 
 TEST(Fault, ARankThatNeverComesIsNamed) {
-  auto world = loopback_world<proxy_wire>::create(
-      {.ranks = 3, .window_bytes = 1 << 20, .signals = 100});
+  auto world =
+      loopback_world<proxy_wire>::create({.ranks = 3, .window_bytes = 1 << 20, .signals = 100});
   ASSERT_TRUE(world);
   (*world)->run([](loopback<proxy_wire>& transport) {
     if (transport.view().rank() == 2) return;
@@ -333,8 +347,7 @@ TEST(Fault, TheSizesAreExactAndOneLessIsRefused) {
     guarded_memory memory(sizes->workspace_bytes, std::byte{0});
     (*world)->run([&](loopback<proxy_wire>& transport) {
       const auto made = proxy_group::create(
-          transport, small_shape(),
-          {.workspace = memory.data(), .workspace_bytes = workspace});
+          transport, small_shape(), {.workspace = memory.data(), .workspace_bytes = workspace});
       if (made) return;
       text = made.error().message();
       EXPECT_EQ(made.error().code, errc::capacity);
@@ -358,8 +371,8 @@ TEST(Fault, TheSizesAreExactAndOneLessIsRefused) {
   on_ranks<proxy_wire>(small_shape(), {.ranks = 1}, [&](const auto& self) {
     guarded_memory handle = self.handle_memory();
     guarded_memory rows(self.worst_rows() * 40);
-    const auto done = self.calls.dispatch(0, {}, {.rows = rows.data()},
-                                          {handle.data(), handle.size() - 1});
+    const auto done =
+        self.calls.dispatch(0, {}, {.rows = rows.data()}, {handle.data(), handle.size() - 1});
     ASSERT_FALSE(done);
     EXPECT_NE(done.error().message().find(std::to_string(handle.size())), std::string::npos);
   });
@@ -395,8 +408,8 @@ TEST(Fault, ImpossibleShapesAreRefusedBeforeAnythingIsBuilt) {
   EXPECT_EQ(code(shape, 0), errc::invalid_argument);
   for (auto* field : {&shape.max_tokens, &shape.hidden}) {
     const std::int64_t keep = *field;
-    for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{-1},
-                                   std::numeric_limits<std::int64_t>::max()}) {
+    for (const std::int64_t bad :
+         {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
       *field = bad;
       EXPECT_TRUE(code(shape)) << bad;
     }

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -90,8 +91,8 @@ struct node {
       t.x.push_back(float_to_bf16(static_cast<float>(random() % 8 + 1)));
     }
     for (std::int64_t i = 0; i < count * shape.top_k; ++i) {
-      const auto expert = static_cast<std::int64_t>(
-                              random() % static_cast<std::uint64_t>(shape.experts + 2)) - 2;
+      const auto expert =
+          static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(shape.experts + 2)) - 2;
       t.index.push_back(expert < 0 ? -1 : expert);
       t.weight.push_back(expert < 0 ? std::numeric_limits<float>::quiet_NaN() : 1.0F);
     }
@@ -130,20 +131,21 @@ struct node {
   }
 
   [[nodiscard]] std::size_t worst_rows() const {
-    return static_cast<std::size_t>(ranks) * static_cast<std::size_t>(shape.max_tokens);
+    return static_cast<std::size_t>(ranks) *
+           static_cast<std::size_t>(std::max(shape.max_tokens, shape.counted_tokens));
   }
 
   /// True if `out` is, for each token, fan-out times its row.
-  [[nodiscard]] ::testing::AssertionResult combined(const tokens& t, const std::uint16_t* out) const {
+  [[nodiscard]] ::testing::AssertionResult combined(const tokens& t,
+                                                    const std::uint16_t* out) const {
     for (std::int64_t i = 0; i < t.count; ++i) {
       for (std::int64_t c = 0; c < shape.hidden; ++c) {
         const auto at = static_cast<std::size_t>(i * shape.hidden + c);
         const float want = static_cast<float>(fan_out(t, i)) * bf16_to_float(t.x[at]);
         const float got = bf16_to_float(out[at]);
         if (got != want) {
-          return ::testing::AssertionFailure()
-                 << "rank " << rank << " token " << i << " column " << c << ": expected " << want
-                 << ", got " << got;
+          return ::testing::AssertionFailure() << "rank " << rank << " token " << i << " column "
+                                               << c << ": expected " << want << ", got " << got;
         }
       }
     }
@@ -151,12 +153,13 @@ struct node {
   }
 
   /// Dispatch and combine, rank-major, with the identity as expert. The first error ends it.
-  result<void> round(std::int32_t lane, const tokens& t, dispatch_handle handle) const {
+  result<void> round(std::int32_t lane, const tokens& t, dispatch_handle handle,
+                     dispatch_mode mode = dispatch_mode::slotted) const {
     guarded_memory rows(worst_rows() * static_cast<std::size_t>(shape.hidden) * 2);
     guarded_memory out(static_cast<std::size_t>(t.count * shape.hidden) * 2);
-    if (auto sent = calls.dispatch(lane, input(t), {.rows = rows.data()}, handle); !sent) {
-      return sent;
-    }
+    dispatch_input in = input(t);
+    in.mode = mode;
+    if (auto sent = calls.dispatch(lane, in, {.rows = rows.data()}, handle); !sent) return sent;
     if (auto back = calls.combine(lane, {.y = rows.data()}, {.out = out.data()}, handle); !back) {
       return back;
     }

@@ -23,17 +23,23 @@ std::string decimal(float value) {
   return text;
 }
 
-std::string say(std::int64_t value) { return std::to_string(value); }
+std::string say(std::int64_t value) {
+  return std::to_string(value);
+}
 std::string say(float value) {
   return decimal(value) + " (" + hex(std::bit_cast<std::uint32_t>(value), 8) + ")";
 }
 
-bool same(std::int64_t a, std::int64_t b) { return a == b; }
+bool same(std::int64_t a, std::int64_t b) {
+  return a == b;
+}
 bool same(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
-std::string at_rank(int rank) { return "rank " + std::to_string(rank) + ", "; }
+std::string at_rank(int rank) {
+  return "rank " + std::to_string(rank) + ", ";
+}
 
 /// "" or "rank 3, expert_count[2]: expected 4, got 5".
 template <class T>
@@ -43,8 +49,7 @@ std::string compare(int rank, const std::string& what, T expected, T got) {
 }
 
 template <class T>
-std::string compare_list(int rank, const char* name, const std::vector<T>& expected,
-                         const T* got) {
+std::string compare_list(int rank, const char* name, const std::vector<T>& expected, const T* got) {
   if (got == nullptr) return {};
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const std::string what = std::string(name) + "[" + std::to_string(i) + "]";
@@ -120,8 +125,8 @@ std::string check_row_metadata(const problem& p, int rank, const expected_dispat
                                          expected.topk_index[cell], got.topk_index[cell]);
     }
     if (got.topk_weight != nullptr && wrong.empty()) {
-      wrong = compare_cell(rank, row, (choice + "topk_weight").c_str(),
-                           expected.topk_weight[cell], got.topk_weight[cell]);
+      wrong = compare_cell(rank, row, (choice + "topk_weight").c_str(), expected.topk_weight[cell],
+                           got.topk_weight[cell]);
     }
   }
   return wrong;
@@ -169,8 +174,8 @@ std::string check_rows(const problem& p, std::span<const rank_input> inputs, int
     const auto token = static_cast<std::uint64_t>(row.source_token);
     const std::byte* bytes = got.row(row.position, p.row_bytes);
     const std::string where = name_row(rank, row);
-    std::string wrong = compare_bytes(where, "row", source.x.data() + token * p.row_bytes, bytes,
-                                      p.row_bytes);
+    std::string wrong =
+        compare_bytes(where, "row", source.x.data() + token * p.row_bytes, bytes, p.row_bytes);
     if (!wrong.empty()) return wrong + identify(p, inputs, bytes);
     wrong = compare_bytes(where, "scale", source.scales.data() + token * p.scale_bytes,
                           got.scale(row.position, p.scale_bytes), p.scale_bytes);

@@ -6,13 +6,13 @@
 /// was expected and what came; or an empty string.
 #pragma once
 
-#include "support/oracle.hpp"
-#include "support/received.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+
+#include "support/oracle.hpp"
+#include "support/received.hpp"
 
 namespace eptransport::support {
 

@@ -32,21 +32,46 @@ void accumulate(float weight, const std::uint16_t* y, std::vector<float>& acc) {
   }
 }
 
+std::uint32_t digest_of(const expert_stage& stage, const std::byte* row, const std::byte* scales) {
+  return weigh(row, stage.row_bytes, 0) + weigh(scales, stage.scale_bytes, stage.row_bytes);
+}
+
+/// y for a row whose digest is known.
+void compute_columns(const expert_stage& stage, const std::byte* row, std::uint32_t digest,
+                     std::int32_t expert, std::uint16_t* y) {
+  const std::uint32_t base = digest + static_cast<std::uint32_t>(expert + 1) * 0xC2B2AE3DU;
+  const auto hidden = static_cast<std::uint64_t>(stage.hidden);
+  for (std::uint64_t begin = 0; begin < hidden; begin += stage.row_bytes) {
+    const std::uint64_t left = hidden - begin;
+    const std::uint64_t count = left < stage.row_bytes ? left : stage.row_bytes;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const auto column = static_cast<std::uint32_t>(begin + i);
+      std::uint32_t h =
+          base + static_cast<std::uint32_t>(row[i]) * 0x9E3779B1U + (column + 1U) * 0x85EBCA77U;
+      h = (h ^ (h >> 15U)) * 0x27D4EB2FU;
+      const float value = static_cast<float>(static_cast<std::int32_t>(h >> 24U) - 128) * 0.03125F;
+      y[begin + i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16U);
+    }
+  }
+}
+
 void run_by_row(const expert_stage& stage, const received& in, std::uint16_t* y) {
   const auto hidden = static_cast<std::size_t>(stage.hidden);
   std::vector<std::uint16_t> one(hidden);
   std::vector<float> acc(hidden);
-  for (std::int64_t row = 0; row < *in.total; ++row) {
+  for (std::int64_t i = 0; i < *in.total; ++i) {
+    const std::byte* row = in.row(i, stage.row_bytes);
+    const std::uint32_t digest = digest_of(stage, row, in.scale(i, stage.scale_bytes));
     acc.assign(hidden, 0.0F);
     for (int j = 0; j < stage.top_k; ++j) {
-      const std::int64_t at = row * stage.top_k + j;
+      const std::int64_t at = i * stage.top_k + j;
       const std::int32_t local = in.topk_index[at];
       if (local < 0) continue;
-      compute_expert(stage, in.row(row, stage.row_bytes), in.scale(row, stage.scale_bytes),
-                     stage.experts[static_cast<std::size_t>(local)], one.data());
+      compute_columns(stage, row, digest, stage.experts[static_cast<std::size_t>(local)],
+                      one.data());
       accumulate(stage.weights == weighting::none ? 1.0F : in.topk_weight[at], one.data(), acc);
     }
-    std::uint16_t* out = y + static_cast<std::size_t>(row) * hidden;
+    std::uint16_t* out = y + static_cast<std::size_t>(i) * hidden;
     for (std::size_t c = 0; c < hidden; ++c) out[c] = round_to_bf16(acc[c]);
   }
 }
@@ -55,22 +80,7 @@ void run_by_row(const expert_stage& stage, const received& in, std::uint16_t* y)
 
 void compute_expert(const expert_stage& stage, const std::byte* row, const std::byte* scales,
                     std::int32_t expert, std::uint16_t* y) {
-  const std::uint32_t digest =
-      weigh(row, stage.row_bytes, 0) + weigh(scales, stage.scale_bytes, stage.row_bytes);
-  const std::uint32_t base = digest + static_cast<std::uint32_t>(expert + 1) * 0xC2B2AE3DU;
-  const auto hidden = static_cast<std::uint64_t>(stage.hidden);
-  for (std::uint64_t begin = 0; begin < hidden; begin += stage.row_bytes) {
-    const std::uint64_t left = hidden - begin;
-    const std::uint64_t count = left < stage.row_bytes ? left : stage.row_bytes;
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const auto column = static_cast<std::uint32_t>(begin + i);
-      std::uint32_t h = base + static_cast<std::uint32_t>(row[i]) * 0x9E3779B1U +
-                        (column + 1U) * 0x85EBCA77U;
-      h = (h ^ (h >> 15U)) * 0x27D4EB2FU;
-      const float value = static_cast<float>(static_cast<std::int32_t>(h >> 24U) - 128) * 0.03125F;
-      y[begin + i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16U);
-    }
-  }
+  compute_columns(stage, row, digest_of(stage, row, scales), expert, y);
 }
 
 void run_experts(const expert_stage& stage, const received& in, std::uint16_t* y) {

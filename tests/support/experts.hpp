@@ -15,13 +15,13 @@
 /// `reference_expert` in oracle.cpp is a second, independent writing of the same definition.
 #pragma once
 
-#include "support/received.hpp"
-
 #include <eptransport/kernels/call.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "support/received.hpp"
 
 namespace eptransport::support {
 
@@ -32,8 +32,8 @@ struct expert_stage {
   std::uint64_t row_bytes = 0;
   std::uint64_t scale_bytes = 0;
   output_layout layout = output_layout::rank_major;
-  weighting weights = weighting::none;  ///< rank layouts: applied here, before the sum
-  std::span<const std::int32_t> experts;  ///< global index of each local expert
+  weighting weights = weighting::none;      ///< rank layouts: applied here, before the sum
+  std::span<const std::int32_t> experts{};  ///< global index of each local expert
 };
 
 /// Computes y for one row and one global expert, [hidden] bf16.

@@ -3,10 +3,10 @@
 /// @brief Inputs as a function of seed, iteration, lane and rank.
 #include "support/inputs.hpp"
 
-#include "support/random.hpp"
-
 #include <algorithm>
 #include <cmath>
+
+#include "support/random.hpp"
 
 namespace eptransport::support {
 namespace {
@@ -30,7 +30,8 @@ std::int64_t tokens_of(const run_config& config, std::uint64_t iteration, int la
 problem problem_of(const run_config& config) {
   const row_format row = config.row.row_bytes != 0 ? config.row : bf16_rows(config.hidden);
   std::int64_t most = config.max_tokens;
-  if (most == 0) most = std::max<std::int64_t>(1, *std::max_element(config.tokens.begin(), config.tokens.end()));
+  if (most == 0)
+    most = std::max<std::int64_t>(1, *std::max_element(config.tokens.begin(), config.tokens.end()));
   return {.ranks = config.ranks,
           .experts = config.experts,
           .top_k = config.top_k,

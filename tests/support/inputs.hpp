@@ -3,12 +3,12 @@
 /// @brief Draws the inputs of all ranks for one call of a run.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "support/oracle.hpp"
 #include "support/routing.hpp"
 #include "support/runner.hpp"
-
-#include <cstdint>
-#include <vector>
 
 namespace eptransport::support {
 

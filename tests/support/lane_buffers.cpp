@@ -126,6 +126,9 @@ void lane_buffers::poison_inputs(std::uint64_t kind) {
 
 dispatch_input lane_buffers::input(bool cached) const {
   const bool wide = config_.indices == index_type::int64;
+  if (tokens_ == 0 && !cached && !config_.device_tokens) {
+    return {.indices = config_.indices, .mode = config_.mode};  // pointers may be null
+  }
   return {.x = x_.data(),
           .scales = problem_.scale_bytes == 0 ? nullptr : scales_.data(),
           .topk_index = wide ? static_cast<const void*>(wide_index_.data())
@@ -188,6 +191,16 @@ received lane_buffers::completed(const received& got, const expected_dispatch& e
   if (out.topk_index == nullptr) out.topk_index = expected.topk_index.data();
   if (out.topk_weight == nullptr) out.topk_weight = expected.topk_weight.data();
   return out;
+}
+
+tamper_point lane_buffers::touch(const char* call, int rank, int iteration) const {
+  return {.call = call,
+          .rank = rank,
+          .iteration = iteration,
+          .rows = rows_.bytes(),
+          .out = {out_.data(), out_.size()},
+          .total = total_.data(),
+          .source_token = source_token_.data()};
 }
 
 std::string lane_buffers::damage() const {

@@ -3,17 +3,17 @@
 /// @brief The caller's memory of one rank and lane: guarded, poisoned, and shown to both sides.
 #pragma once
 
-#include "support/guarded.hpp"
-#include "support/oracle.hpp"
-#include "support/received.hpp"
-#include "support/runner.hpp"
-
 #include <eptransport/kernels/call.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "support/guarded.hpp"
+#include "support/oracle.hpp"
+#include "support/received.hpp"
+#include "support/runner.hpp"
 
 namespace eptransport::support {
 
@@ -45,6 +45,9 @@ class lane_buffers {
   [[nodiscard]] std::span<const std::uint16_t> out() const { return {out_.data(), out_.size()}; }
   [[nodiscard]] std::span<const std::byte> rows() const { return rows_.bytes(); }
   [[nodiscard]] std::span<const std::byte> scales() const { return out_scales_.bytes(); }
+
+  /// All that a test may damage on purpose.
+  [[nodiscard]] tamper_point touch(const char* call, int rank, int iteration) const;
 
   void poison_inputs(std::uint64_t kind);
   void poison_y(std::uint64_t kind) { poison(y_.bytes(), kind); }

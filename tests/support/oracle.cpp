@@ -15,8 +15,12 @@ namespace {
 /// fp32 product and sum, each rounded once, which no compiler contracts into one operation: the
 /// product of two floats is exact in a double, and a double's sum of two floats rounds to fp32 as
 /// the exact sum does, because 53 >= 2 * 24 + 2.
-float times(float a, float b) { return static_cast<float>(static_cast<double>(a) * b); }
-float plus(float a, float b) { return static_cast<float>(static_cast<double>(a) + b); }
+float times(float a, float b) {
+  return static_cast<float>(static_cast<double>(a) * b);
+}
+float plus(float a, float b) {
+  return static_cast<float>(static_cast<double>(a) + b);
+}
 
 /// The ranks and local indices of all experts.
 struct placement_table {
@@ -140,7 +144,8 @@ expected_dispatch expect_dispatch(const problem& p, std::span<const rank_input> 
   out.spec = spec;
   for (const std::int32_t expert : experts_of(p, rank)) {
     std::int64_t count = 0;
-    for (const rank_input& in : inputs) count += std::count(in.index.begin(), in.index.end(), expert);
+    for (const rank_input& in : inputs)
+      count += std::count(in.index.begin(), in.index.end(), expert);
     out.expert_count.push_back(count);
   }
   if (spec.layout == output_layout::expert_major || spec.layout == output_layout::padded) {
@@ -165,9 +170,9 @@ std::vector<std::int64_t> expect_sent(const problem& p, const rank_input& own) {
 }
 
 std::uint64_t count_bad_indices(const problem& p, const rank_input& own) {
-  return static_cast<std::uint64_t>(std::count_if(
-      own.index.begin(), own.index.end(),
-      [&](std::int64_t expert) { return expert < -1 || expert >= p.experts; }));
+  return static_cast<std::uint64_t>(
+      std::count_if(own.index.begin(), own.index.end(),
+                    [&](std::int64_t expert) { return expert < -1 || expert >= p.experts; }));
 }
 
 std::vector<std::uint16_t> expect_combine(const problem& p, const rank_input& own,

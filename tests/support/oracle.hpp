@@ -26,7 +26,7 @@ struct problem {
   std::int64_t max_tokens = 1;
   std::uint64_t row_bytes = 0;
   std::uint64_t scale_bytes = 0;
-  std::vector<std::int32_t> placement;  ///< rank of each expert; empty: contiguous
+  std::vector<std::int32_t> placement{};  ///< rank of each expert; empty: contiguous
 };
 
 /// What one rank brings. Indices are wide here, whatever type the library is given.

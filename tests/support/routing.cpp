@@ -3,9 +3,6 @@
 /// @brief The routing generators.
 #include "support/routing.hpp"
 
-#include "support/npy.hpp"
-#include "support/random.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -13,10 +10,15 @@
 #include <string_view>
 #include <utility>
 
+#include "support/npy.hpp"
+#include "support/random.hpp"
+
 namespace eptransport::support {
 namespace {
 
-failure refuse(const std::string& why) { return {errc::invalid_argument, "routing", why}; }
+failure refuse(const std::string& why) {
+  return {errc::invalid_argument, "routing", why};
+}
 
 /// Distinct choices with the given shares (empty: equal), by exponential races: the k smallest of
 /// -log(u) / share are a draw without replacement.
@@ -49,7 +51,8 @@ void draw_uniform(random_bits& random, int experts, std::span<std::int64_t> inde
 }
 
 std::int64_t draw_one(random_bits& random, std::span<const double> share, int experts) {
-  if (share.empty()) return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(experts)));
+  if (share.empty())
+    return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(experts)));
   double left = random.unit() * std::accumulate(share.begin(), share.end(), 0.0);
   for (int e = 0; e + 1 < experts; ++e) {
     left -= share[static_cast<std::size_t>(e)];
@@ -64,6 +67,19 @@ float draw_weight(random_bits& random) {
   const float sign = (bits & 0xFU) == 0 ? -1.0F : 1.0F;
   if ((bits & 0x10U) != 0) return sign * static_cast<float>((bits >> 8U) % 33) / 16.0F;
   return sign * static_cast<float>(bits >> 40U) * 0x1p-24F;
+}
+
+/// The weights of one token. Every eighth token has two large ones that are opposite: where the two
+/// experts' values are equal they cancel, and what is left shows the order of the sum, and whether
+/// a product was rounded before it was added.
+void draw_weights(random_bits& random, std::span<float> weights) {
+  for (float& weight : weights) weight = draw_weight(random);
+  const std::uint64_t k = weights.size();
+  if (k < 3 || !random.chance(0.125)) return;
+  const std::uint64_t first = random.below(k);
+  const std::uint64_t second = (first + 1 + random.below(k - 1)) % k;
+  weights[first] = static_cast<float>((1U << 23U) + random.below(1U << 23U)) * 2.0F;
+  weights[second] = -weights[first];
 }
 
 }  // namespace
@@ -122,7 +138,8 @@ result<std::shared_ptr<const router::trace_data>> router::load(const std::string
   if (!weight) return weight.error();
   if (index->type != "<i2" || weight->type != "<f2" || index->shape.size() != 3 ||
       index->shape != weight->shape) {
-    return refuse(prefix + ": needs int16 indices and fp16 weights of one shape [layers, tokens, k]");
+    return refuse(prefix +
+                  ": needs int16 indices and fp16 weights of one shape [layers, tokens, k]");
   }
   const std::int64_t layers = index->shape[0];
   const std::int64_t width = index->shape[2];
@@ -159,11 +176,11 @@ void router::draw(const token_slice& slice, std::span<std::int64_t> index,
   for (std::int64_t token = 0; token < slice.tokens; ++token) {
     const std::size_t at = static_cast<std::size_t>(token) * k;
     const std::span<std::int64_t> choices = index.subspan(at, k);
-    for (std::size_t j = 0; j < k; ++j) weight[at + j] = draw_weight(random);
+    draw_weights(random, weight.subspan(at, k));
     if (kind_ == kind::trace) {
-      const std::uint64_t line =
-          options_.seed * 977 + slice.iteration * static_cast<std::uint64_t>(slice.all) +
-          static_cast<std::uint64_t>(slice.first + token);
+      const std::uint64_t line = options_.seed * 977 +
+                                 slice.iteration * static_cast<std::uint64_t>(slice.all) +
+                                 static_cast<std::uint64_t>(slice.first + token);
       const std::size_t from = line % static_cast<std::uint64_t>(trace_->tokens) * k;
       for (std::size_t j = 0; j < k; ++j) {
         choices[j] = trace_->index[from + j];
@@ -181,8 +198,9 @@ void router::draw(const token_slice& slice, std::span<std::int64_t> index,
     for (std::int64_t& choice : choices) {
       if (random.chance(options_.unused)) choice = -1;
       if (random.chance(options_.out_of_range)) {
-        choice = (random() & 1U) != 0 ? options_.experts + static_cast<std::int64_t>(random.below(1000))
-                                      : -2 - static_cast<std::int64_t>(random.below(1000));
+        choice = (random() & 1U) != 0
+                     ? options_.experts + static_cast<std::int64_t>(random.below(1000))
+                     : -2 - static_cast<std::int64_t>(random.below(1000));
       }
     }
   }

@@ -48,8 +48,7 @@ class router {
   [[nodiscard]] static result<router> create(const routing_options& options);
 
   /// Fills index and weight [tokens, top_k].
-  void draw(const token_slice& slice, std::span<std::int64_t> index,
-            std::span<float> weight) const;
+  void draw(const token_slice& slice, std::span<std::int64_t> index, std::span<float> weight) const;
 
  private:
   enum class kind : std::uint8_t { uniform, zipf, one, trace };

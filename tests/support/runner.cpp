@@ -3,11 +3,11 @@
 /// @brief What a run needs that does not depend on the wire's type.
 #include "support/runner.hpp"
 
-#include "support/inputs.hpp"
-#include "support/runner_wires.hpp"
-
 #include <algorithm>
 #include <cstdlib>
+
+#include "support/inputs.hpp"
+#include "support/runner_wires.hpp"
 
 namespace eptransport::support {
 namespace {

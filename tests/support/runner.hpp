@@ -8,9 +8,6 @@
 /// whatever the protocol says is free are poisoned; after it, the caller's inputs are.
 #pragma once
 
-#include "support/oracle.hpp"
-#include "support/routing.hpp"
-
 #include <eptransport/backends/loopback/options.hpp>
 #include <eptransport/core/capabilities.hpp>
 #include <eptransport/core/fault.hpp>
@@ -18,14 +15,31 @@
 #include <eptransport/kernels/call.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <system_error>
 #include <vector>
+
+#include "support/oracle.hpp"
+#include "support/routing.hpp"
 
 namespace eptransport::support {
 
 /// `run_config::capacity`: each output has just the rows that it needs, and one more as bait.
 inline constexpr std::int64_t exact_capacity = -1;
+
+/// What a run shows to `run_config::tamper`, right before it verifies a call.
+struct tamper_point {
+  const char* call = "";  ///< "dispatch" or "combine"
+  int rank = 0;
+  int iteration = 0;
+  std::span<std::byte> rows;     ///< the dispatch output; empty for in_place
+  std::span<std::uint16_t> out;  ///< the combine output
+  std::int64_t* total = nullptr;
+  std::int64_t* source_token = nullptr;
+};
 
 /// One run.
 struct run_config {
@@ -48,14 +62,14 @@ struct run_config {
 
   output_layout layout = output_layout::rank_major;
   std::int64_t alignment = 1;
-  std::int64_t capacity = exact_capacity;  ///< 0: what `dispatch_output::capacity` 0 asks for
-  bool metadata = true;                    ///< false: every metadata pointer is null
+  std::int64_t capacity = exact_capacity;    ///< 0: what `dispatch_output::capacity` 0 asks for
+  bool metadata = true;                      ///< false: every metadata pointer is null
   weighting weights = weighting::at_expert;  ///< rank layouts: applied by the experts of the run
   bool null_weights = false;                 ///< topk_weight is null
   bool device_tokens = false;                ///< the token count is passed in memory
-  bool split = false;    ///< halves instead of whole calls, all lanes' first halves first
-  bool cached = false;   ///< every second dispatch reuses its predecessor's handle
-  int combines = 1;      ///< combines after each dispatch; from the second on without a dispatch
+  bool split = false;   ///< halves instead of whole calls, all lanes' first halves first
+  bool cached = false;  ///< every second dispatch reuses its predecessor's handle
+  int combines = 1;     ///< combines after each dispatch; from the second on without a dispatch
   std::uint32_t max_sms = 0;
   std::uint64_t skew = 0;  ///< bytes by which row buffers miss their alignment; even
   std::uint64_t window_offset = 0;
@@ -86,6 +100,8 @@ struct run_config {
 
   /// Called by rank 0 after each iteration, if set.
   std::function<void(int iteration)> progress{};
+  /// Called by every rank's thread, to prove that damage is found.
+  std::function<void(const tamper_point&)> tamper{};
 };
 
 /// What one rank sent, all iterations and lanes together.
@@ -129,6 +145,7 @@ struct run_result {
   double wall_ns = 0;  ///< of the whole run, verification included
   std::uint64_t trace_hash = 0;
   wire_charge charge{};
+  std::vector<int> nodes;  ///< of each rank
 
   /// Everything that is wrong, for people; empty if verified.
   [[nodiscard]] std::string why() const;

@@ -3,12 +3,16 @@
 /// @brief A thread of the simulated world, as its scheduler sees it.
 #pragma once
 
+#include <eptransport/backends/loopback/detail/random.hpp>
 #include <eptransport/backends/loopback/detail/timing.hpp>
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
 
+#include <algorithm>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace eptransport::loopback_detail {
 
@@ -44,6 +48,46 @@ struct actor {
 [[nodiscard]] constexpr bool reached(std::uint64_t value, std::uint64_t at_least) noexcept {
   return static_cast<std::int64_t>(value - at_least) >= 0;
 }
+
+/// The actors that could run.
+class ready_list {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return list_.empty(); }
+  void add(actor& a) { list_.push_back(&a); }
+
+  [[nodiscard]] actor* take_any(dice& random) { return take(random.below(list_.size())); }
+
+  /// The one that is furthest behind in modelled time; the dice break ties.
+  [[nodiscard]] actor* take_slowest(dice& random) {
+    std::size_t best = 0;
+    std::uint64_t ties = 1;
+    for (std::size_t at = 1; at < list_.size(); ++at) {
+      const double mine = list_[at]->clock->ns;
+      const double theirs = list_[best]->clock->ns;
+      if (mine < theirs) ties = 0;
+      if (mine < theirs || (mine <= theirs && random.below(ties + 1) == 0)) best = at;
+      if (mine <= theirs) ++ties;
+    }
+    return take(best);
+  }
+
+  /// @pre not `empty()`
+  [[nodiscard]] double slowest_ns() const {
+    double slowest = list_.front()->clock->ns;
+    for (const actor* each : list_) slowest = std::min(slowest, each->clock->ns);
+    return slowest;
+  }
+
+ private:
+  actor* take(std::size_t at) {
+    actor* chosen = list_[at];
+    list_[at] = list_.back();
+    list_.pop_back();
+    return chosen;
+  }
+
+  std::vector<actor*> list_;
+};
 
 /// What the scheduler needs from the simulated world when nobody is ready. Called under the lock.
 class world_of_actors {

@@ -19,6 +19,7 @@
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -40,7 +41,8 @@ struct rank_state {
       : memory(options.window_bytes),
         words(options.signals, options.counter_start),
         last_read(words),
-        arrived(options.signals) {}
+        arrived(options.signals),
+        looked(options.signals) {}
 
   window memory;
   std::vector<std::uint64_t> words;      ///< signals; touched through host_memory only
@@ -49,6 +51,8 @@ struct rank_state {
   unread_bytes unread;
   std::vector<loopback_fault> faults;  ///< `count` falls as they strike
   std::uint64_t operations = 0;        ///< puts and signals issued
+  std::uint64_t streak = 1;            ///< a run of `read_signal` calls and nothing else
+  std::vector<std::uint64_t> looked;   ///< streak in which each word was last read in vain
   double idle_step_ns = 0;             ///< how far the next fruitless poll moves the clock
   std::atomic<bool> failed = false;    ///< `why` is final once it is true
   failure why;
@@ -121,6 +125,8 @@ class engine final : private world_of_actors, private landing_ground {
  private:
   /// Assumed: one refused post and the completion poll that follows it.
   static constexpr double refusal_ns = 100;
+  /// How far one fruitless poll moves the clock at most.
+  static constexpr double longest_poll_ns = 10e6;
 
   /// Which actor the calling thread is, if it is one.
   struct identity {
@@ -142,10 +148,18 @@ class engine final : private world_of_actors, private landing_ground {
     return me != nullptr && me->rank == rank ? *me->clock : timing_.clock(rank);
   }
 
-  /// Takes the lock for an operation of the calling thread.
-  [[nodiscard]] lock_type begin_operation() {
+  /// Takes the lock for a look of the calling thread at its rank.
+  [[nodiscard]] lock_type begin_look() {
     lock_type lock(mutex_);
     if (actor* me = self(); me != nullptr) scheduler_.meet_siblings(*me);
+    return lock;
+  }
+
+  /// The same for an operation, which ends a streak of polls.
+  [[nodiscard]] lock_type begin_operation(int rank) {
+    lock_type lock = begin_look();
+    ++state(rank).streak;
+    state(rank).idle_step_ns = 0;
     return lock;
   }
 
@@ -180,7 +194,7 @@ class engine final : private world_of_actors, private landing_ground {
   void fail(int rank, std::error_code code, const char* operation, std::string detail);
   void scheduling_point(lock_type& lock);
   void sleep(int rank, const wait_for& what, lock_type& lock);
-  void poll_in_vain(int rank, lock_type& lock);
+  void poll_in_vain(int rank, std::uint32_t signal, lock_type& lock);
   void acquired(int rank, std::uint32_t signal, std::uint64_t value);
   [[nodiscard]] std::uint64_t now_locked(int rank);
   [[nodiscard]] std::string missing_at_barrier() const;
@@ -202,7 +216,8 @@ class engine final : private world_of_actors, private landing_ground {
   std::uint64_t serial_ = 0;
   double measured_from_ns_ = 0;
   std::uint64_t barrier_generation_ = 0;
-  std::vector<bool> at_barrier_;
+  std::vector<bool> at_barrier_;  ///< who waits in it now
+  std::vector<bool> came_;        ///< who has entered it, and may have given up since
   std::chrono::steady_clock::time_point born_ = std::chrono::steady_clock::now();
 };
 

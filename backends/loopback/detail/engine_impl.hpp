@@ -28,7 +28,8 @@ inline engine::engine(const capabilities& caps, const loopback_options& options,
                .host_progress = caps.host_progress,
                .charge = options.charge.value_or(caps.charge)},
               nodes_),
-      at_barrier_(static_cast<std::size_t>(options.ranks)) {
+      at_barrier_(static_cast<std::size_t>(options.ranks)),
+      came_(static_cast<std::size_t>(options.ranks)) {
   for (int rank = 0; rank < options.ranks; ++rank) {
     ranks_.push_back(std::make_unique<rank_state>(options_));
     for (const loopback_fault& fault : options_.faults) {
@@ -53,7 +54,7 @@ inline std::uint64_t engine::now_locked(int rank) {
 
 inline std::uint64_t engine::now_ns(int rank) {
   if (!baton()) return now_locked(rank);
-  const lock_type lock = begin_operation();
+  const lock_type lock = begin_look();
   return now_locked(rank);
 }
 
@@ -72,7 +73,7 @@ inline std::byte* engine::peer_pointer(int rank, int peer, std::uint64_t offset,
   if (caps_.peer_reach == reach::never) return nullptr;
   count(rank, peer, 0, bytes);
   if (baton()) {
-    const lock_type lock = begin_operation();
+    const lock_type lock = begin_look();
     timing_.store(rank, bytes, clock(rank));
   }
   return address;
@@ -81,7 +82,8 @@ inline std::byte* engine::peer_pointer(int rank, int peer, std::uint64_t offset,
 inline void engine::count(int rank, int peer, std::uint64_t messages, std::uint64_t bytes) {
   if (rank == peer) return;
   rank_state& own = state(rank);
-  own.messages.fetch_add(messages, std::memory_order_relaxed);  // statistics: no pair
+  own.messages.fetch_add(messages,
+                         std::memory_order_relaxed);  // statistics: no pair
   own.bytes.fetch_add(bytes, std::memory_order_relaxed);
   if (node(rank) == node(peer)) return;
   own.inter_messages.fetch_add(messages, std::memory_order_relaxed);
@@ -126,7 +128,7 @@ inline bool engine::admit(int rank, std::uint32_t channel, const put_request& re
 inline op_status engine::put(int rank, std::uint32_t channel, const put_request& request,
                              std::uint64_t deadline_ns) {
   if (direct_) return put_directly(rank, channel, request);
-  lock_type lock = begin_operation();
+  lock_type lock = begin_operation(rank);
   if (state(rank).failed) return op_status::failed;
   if (!admit(rank, channel, request)) return op_status::failed;
   const verdict what = strike(rank, channel, request, deadline_ns, lock);

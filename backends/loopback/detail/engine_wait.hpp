@@ -61,18 +61,23 @@ inline void engine::sleep(int rank, const wait_for& what, lock_type& lock) {
   }
 }
 
-/// `read_signal` saw nothing new. Others run; when nobody can, the poller's clock moves, in steps
+/// `read_signal` saw nothing new. One look costs nothing. A second one at the same word, with only
+/// looks in between, is a poll: others run; when nobody can, the poller's clock moves, in steps
 /// that double, past held messages and other actors' deadlines.
-inline void engine::poll_in_vain(int rank, lock_type& lock) {
+inline void engine::poll_in_vain(int rank, std::uint32_t signal, lock_type& lock) {
+  rank_state& own = state(rank);
+  if (own.looked[signal] != own.streak) {
+    own.looked[signal] = own.streak;
+    return;
+  }
   actor* me = self();
   if (me != nullptr && !scheduler_.nobody_ready()) {
-    scheduler_.yield(*me, lock);
+    scheduler_.let_the_slowest_run(*me, lock);
     return;
   }
   if (wire_.step()) return;
-  double& step = state(rank).idle_step_ns;
-  step = step > 0 ? step * 2 : 100;
-  clock(rank).ns += step;
+  own.idle_step_ns = std::clamp(own.idle_step_ns * 2, 100.0, longest_poll_ns);
+  clock(rank).ns += own.idle_step_ns;
   const std::uint64_t now = clock(rank).now_ns();
   wire_.release_held(now);
   if (me != nullptr) scheduler_.expire_before(now);
@@ -80,7 +85,10 @@ inline void engine::poll_in_vain(int rank, lock_type& lock) {
 
 inline void engine::acquired(int rank, std::uint32_t signal, std::uint64_t value) {
   rank_state& own = state(rank);
-  if (value != own.last_read[signal]) own.idle_step_ns = 0;
+  if (value != own.last_read[signal]) {
+    ++own.streak;
+    own.idle_step_ns = 0;
+  }
   own.last_read[signal] = value;
   own.unread.acquired(signal, value);
 }
@@ -94,7 +102,7 @@ inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64
     return op_status::failed;
   }
   const std::uint64_t* word = &own.words[signal];
-  lock_type lock = direct_ ? lock_type(mutex_, std::defer_lock) : begin_operation();
+  lock_type lock = direct_ ? lock_type(mutex_, std::defer_lock) : begin_operation(rank);
   scheduling_point(lock);
   for (;;) {
     if (own.failed) return op_status::failed;
@@ -127,10 +135,10 @@ inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
   }
   const std::uint64_t* word = &own.words[signal];
   if (direct_) return host_memory::signal_acquire(word);
-  lock_type lock = begin_operation();
+  lock_type lock = begin_look();
   scheduling_point(lock);
   if (baton() && host_memory::signal_acquire(word) == own.last_read[signal]) {
-    poll_in_vain(rank, lock);
+    poll_in_vain(rank, signal, lock);
   }
   const std::uint64_t value = host_memory::signal_acquire(word);
   if (baton()) {
@@ -143,7 +151,7 @@ inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
 inline op_status engine::flush(int rank, std::uint32_t channel) {
   if (state(rank).failed) return op_status::failed;
   if (direct_) return op_status::ok;
-  lock_type lock = begin_operation();
+  lock_type lock = begin_operation(rank);
   wire_.flush(rank, channel);
   if (baton()) clock(rank).move_to(timing_.flushed(rank, channel));
   scheduling_point(lock);

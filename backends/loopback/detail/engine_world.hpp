@@ -39,8 +39,9 @@ inline engine::verdict engine::strike(int rank, std::uint32_t channel, const put
         break;
       case loopback_fault_kind::refuse:
         // "Try again": completions are drained between the tries, and time goes by.
-        for (; fault.count != 0; --fault.count) {
+        while (fault.count != 0) {
           if (now_locked(rank) > deadline_ns) return {.status = op_status::expired};
+          --fault.count;
           wire_.step();
           clock(rank).ns += refusal_ns;
           actor* me = self();
@@ -79,14 +80,14 @@ inline result<void> engine::fault(int rank) {
 
 inline std::string engine::missing_at_barrier() const {
   std::string text;
-  for (std::size_t rank = 0; rank < at_barrier_.size(); ++rank) {
-    if (!at_barrier_[rank]) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  for (std::size_t rank = 0; rank < came_.size(); ++rank) {
+    if (!came_[rank]) text += (text.empty() ? "" : ", ") + std::to_string(rank);
   }
   return text;
 }
 
 inline result<void> engine::barrier(int rank, std::uint64_t timeout_ns) {
-  lock_type lock = begin_operation();
+  lock_type lock = begin_operation(rank);
   const rank_state& own = state(rank);
   if (own.failed) return own.why;
   const std::uint64_t start = now_locked(rank);
@@ -94,8 +95,10 @@ inline result<void> engine::barrier(int rank, std::uint64_t timeout_ns) {
       timeout_ns > no_deadline - start ? no_deadline : start + timeout_ns;
   const std::uint64_t generation = barrier_generation_;
   at_barrier_[static_cast<std::size_t>(rank)] = true;
-  if (missing_at_barrier().empty()) {
+  came_[static_cast<std::size_t>(rank)] = true;
+  if (std::find(at_barrier_.begin(), at_barrier_.end(), false) == at_barrier_.end()) {
     at_barrier_.assign(at_barrier_.size(), false);
+    came_ = at_barrier_;
     ++barrier_generation_;
     if (baton()) timing_.meet();
     scheduler_.wake_barrier();
@@ -104,11 +107,10 @@ inline result<void> engine::barrier(int rank, std::uint64_t timeout_ns) {
   while (generation == barrier_generation_) {
     const bool late = now_locked(rank) > deadline;
     if (late || own.failed) {
-      const std::string missing = missing_at_barrier();
       at_barrier_[static_cast<std::size_t>(rank)] = false;
       if (own.failed) return own.why;
       return failure{errc::timed_out, "barrier",
-                     "rank " + std::to_string(rank) + " waited for ranks " + missing};
+                     "rank " + std::to_string(rank) + " waited for ranks " + missing_at_barrier()};
     }
     sleep(rank, {.why = blocked_on::barrier, .deadline_ns = deadline}, lock);
   }
@@ -160,12 +162,12 @@ inline void engine::join() {
 }
 
 inline void engine::wait_word(int rank, const wait_for& what) {
-  lock_type lock = begin_operation();
+  lock_type lock = begin_operation(rank);
   sleep(rank, what, lock);
 }
 
 inline void engine::advance(int rank, std::uint64_t ns) {
-  const lock_type lock = begin_operation();
+  const lock_type lock = begin_operation(rank);
   clock(rank).ns += static_cast<double>(ns);
 }
 

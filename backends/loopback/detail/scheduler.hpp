@@ -5,9 +5,9 @@
 /// A thread is an *actor*: running (holds the baton), ready, blocked or gone. The baton changes
 /// hands only inside the functions below, so that the order of all actors' acts is a function of
 /// the seed. When nobody is ready, the choice is, in this order: deliver something that is in
-/// flight; let the next thing happen that has a time (a held message, a deadline); give up.
-/// Under `delivery::immediate` the ready actor whose rank is furthest behind in modelled time runs
-/// next, and the seed breaks ties: the ledger then sees messages nearly in the order of time.
+/// flight; let the next thing happen that has a time (a held message, a deadline); give up. Under
+/// `delivery::immediate` the ready actor whose rank is furthest behind in modelled time runs next,
+/// and the seed breaks ties: the ledger then sees messages nearly in the order of time.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/actor.hpp>
@@ -38,7 +38,7 @@ class scheduler {
   /// Makes one actor per rank and gives the baton to the first.
   void begin(int ranks) {
     actors_.clear();
-    ready_.clear();
+    ready_ = {};
     by_rank_.assign(static_cast<std::size_t>(ranks), {});
     live_ = 0;
     for (int rank = 0; rank < ranks; ++rank) add(rank, 0);
@@ -61,6 +61,13 @@ class scheduler {
   void yield(actor& self, lock_type& lock) {
     make_ready(self);
     switch_from(self, lock);
+  }
+
+  /// Lets others run for a poller. Where the furthest behind runs next, the poller's clock follows
+  /// the others, or it would be chosen again and again.
+  void let_the_slowest_run(actor& self, lock_type& lock) {
+    if (by_time_) self.clock->move_to(ready_.slowest_ns());
+    yield(self, lock);
   }
 
   /// Sleeps until `wake`, or until the deadline (then `self.expired`).
@@ -203,7 +210,7 @@ class scheduler {
 
   void make_ready(actor& a) {
     a.state = actor::state_type::ready;
-    ready_.push_back(&a);
+    ready_.add(a);
   }
 
   void wake(actor& a) { make_ready(a); }
@@ -235,24 +242,7 @@ class scheduler {
       if (world_.deliver_something()) continue;
       if (!let_time_pass()) give_up();
     }
-    const std::size_t at = by_time_ ? furthest_behind() : random_.below(ready_.size());
-    actor* chosen = ready_[at];
-    ready_[at] = ready_.back();
-    ready_.pop_back();
-    return chosen;
-  }
-
-  std::size_t furthest_behind() {
-    std::size_t best = 0;
-    std::uint64_t ties = 1;
-    for (std::size_t at = 1; at < ready_.size(); ++at) {
-      const double mine = ready_[at]->clock->ns;
-      const double theirs = ready_[best]->clock->ns;
-      if (mine < theirs) ties = 0;
-      if (mine < theirs || (mine <= theirs && random_.below(ties + 1) == 0)) best = at;
-      if (mine <= theirs) ++ties;
-    }
-    return best;
+    return by_time_ ? ready_.take_slowest(random_) : ready_.take_any(random_);
   }
 
   /// The next event that has a time: a held message arrives, or a deadline passes.
@@ -272,13 +262,13 @@ class scheduler {
     return true;
   }
 
-  /// Everybody waits without a deadline: fail the transports; if that frees nobody, there is no
-  /// way on.
+  /// Everybody waits without a deadline: fail the transports; if that frees nobody, there is no way
+  /// on.
   void give_up() {
     world_.deadlock();
     if (!ready_.empty()) return;
     // check: printing the last words before an abort
-    std::fputs("eptransport loopback: deadlock, every thread waits and has no deadline\n", stderr);
+    std::fputs("eptransport loopback: deadlock, every thread waits without a deadline\n", stderr);
     std::abort();
   }
 
@@ -288,7 +278,7 @@ class scheduler {
   bool by_time_;
   std::vector<std::unique_ptr<actor>> actors_;
   std::vector<std::vector<actor*>> by_rank_;  ///< [rank][worker]
-  std::vector<actor*> ready_;
+  ready_list ready_;
   actor* running_ = nullptr;
   std::size_t live_ = 0;
 };

@@ -67,8 +67,8 @@ struct parcel {
 /// @par Threads  Under the engine's lock.
 class timing {
  public:
-  /// Assumed: a thread that posts to its own queue stores an entry and rings, and does not wait
-  /// for the NIC. A proxied rank stores one ring command, which is counted with the proxy.
+  /// Assumed: a thread that posts to its own queue stores an entry and rings, and does not wait for
+  /// the NIC. A proxied rank stores one ring command, which is counted with the proxy.
   static constexpr double post_ns = 20;
 
   timing(const timing_shape& shape, std::vector<int> nodes)
@@ -164,7 +164,8 @@ class timing {
     }
   }
 
-  /// @returns when the last byte has left, over the channel's and the node's link
+  /// @returns when the last byte has left, over the channel's and the node's
+  /// link
   double transfer(int rank, lane& own, double ready, std::uint64_t bytes) {
     const auto amount = static_cast<double>(bytes);
     const double channel_rate = shape_.charge.channel_bytes_per_s;
@@ -183,7 +184,7 @@ class timing {
 
   timing_shape shape_;
   std::vector<int> nodes_;
-  std::vector<rank_clock> clocks_;
+  std::vector<virtual_clock> clocks_;  ///< [rank]
   std::vector<double> receiver_free_;  ///< [rank]
   std::vector<double> stores_end_;     ///< [rank]
   std::vector<double> proxy_free_;     ///< [rank]

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,11 +29,10 @@ class window {
   static constexpr auto canary = std::byte{0xc9};
 
   /// Check `valid()` before use.
-  explicit window(std::uint64_t bytes)
-      : bytes_(bytes), memory_(std::calloc(bytes + 2 * guard_bytes + alignment, 1), &std::free) {
+  explicit window(std::uint64_t bytes) : bytes_(bytes), memory_(reserve(bytes), &std::free) {
     if (memory_ == nullptr) return;
     void* start = memory_.get();
-    std::size_t space = bytes + 2 * guard_bytes + alignment;
+    std::size_t space = bytes + extra_bytes;
     front_ = static_cast<std::byte*>(std::align(alignment, bytes + 2 * guard_bytes, start, space));
     std::memset(front_, static_cast<int>(canary), guard_bytes);
     std::memset(data() + bytes_, static_cast<int>(canary), guard_bytes);
@@ -60,6 +60,13 @@ class window {
   }
 
  private:
+  static constexpr std::size_t extra_bytes = 2 * guard_bytes + alignment;
+
+  static void* reserve(std::uint64_t bytes) noexcept {
+    if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - extra_bytes) return nullptr;
+    return std::calloc(bytes + extra_bytes, 1);
+  }
+
   std::uint64_t bytes_;
   std::unique_ptr<void, void (*)(void*)> memory_;
   std::byte* front_ = nullptr;

@@ -4,8 +4,8 @@
 ///
 /// A message is a list of pieces of bytes and one signal. A *step* lands one thing: a random piece
 /// of a random message, or, once its pieces have landed, its signal. Where the profile keeps order
-/// per channel, signals of one (source, channel, peer) land in issue order, bytes still do not.
-/// The source is read when a piece lands, as late as the contract allows.
+/// per channel, signals of one (source, channel, peer) land in issue order, bytes still do not. The
+/// source is read when a piece lands, as late as the contract allows.
 #pragma once
 
 #include <eptransport/backends/loopback/detail/random.hpp>

@@ -44,23 +44,31 @@ struct fault_record {
   std::int32_t peer = -1;     ///< the rank it concerns, -1 if none or not known
   std::int32_t channel = -1;  ///< -1 if none
   std::int32_t signal = -1;   ///< index of the signal word, -1 if none
+  std::int32_t expert = -1;   ///< `capacity`: local expert that is full, -1 = all rows of a rank
   std::uint64_t expected = 0;
   std::uint64_t seen = 0;
-  std::uint64_t epoch = 0;                      ///< of the lane
-  fault_kind cause = fault_kind::none;          ///< `peer_stopped`: why the peer stopped
-  std::int32_t culprit = -1;                    ///< `peer_stopped`: the rank it names
+  std::uint64_t epoch = 0;              ///< of the lane
+  fault_kind cause = fault_kind::none;  ///< `peer_stopped`: why the peer stopped
+  std::int32_t culprit = -1;            ///< `peer_stopped`: the rank it names
 };
 
 /// The name of a stage, for messages.
 [[nodiscard]] inline const char* to_string(stage where) noexcept {
   switch (where) {
-    case stage::none: return "none";
-    case stage::create: return "create";
-    case stage::dispatch_send: return "dispatch_send";
-    case stage::dispatch_recv: return "dispatch_recv";
-    case stage::rows: return "rows";
-    case stage::combine_send: return "combine_send";
-    case stage::combine_recv: return "combine_recv";
+    case stage::none:
+      return "none";
+    case stage::create:
+      return "create";
+    case stage::dispatch_send:
+      return "dispatch_send";
+    case stage::dispatch_recv:
+      return "dispatch_recv";
+    case stage::rows:
+      return "rows";
+    case stage::combine_send:
+      return "combine_send";
+    case stage::combine_recv:
+      return "combine_recv";
   }
   return "unknown";
 }
@@ -68,16 +76,26 @@ struct fault_record {
 /// The name of a fault kind, for messages.
 [[nodiscard]] inline const char* to_string(fault_kind kind) noexcept {
   switch (kind) {
-    case fault_kind::none: return "none";
-    case fault_kind::expired: return "deadline passed";
-    case fault_kind::transport_failed: return "the transport failed";
-    case fault_kind::peer_stopped: return "a peer stopped";
-    case fault_kind::mismatch: return "headers disagree";
-    case fault_kind::too_many_tokens: return "too many tokens";
-    case fault_kind::capacity: return "output too small";
-    case fault_kind::bad_index: return "expert index out of range";
-    case fault_kind::misuse: return "calls out of order";
-    case fault_kind::refused: return "arguments refused";
+    case fault_kind::none:
+      return "none";
+    case fault_kind::expired:
+      return "deadline passed";
+    case fault_kind::transport_failed:
+      return "the transport failed";
+    case fault_kind::peer_stopped:
+      return "a peer stopped";
+    case fault_kind::mismatch:
+      return "headers disagree";
+    case fault_kind::too_many_tokens:
+      return "too many tokens";
+    case fault_kind::capacity:
+      return "output too small";
+    case fault_kind::bad_index:
+      return "expert index out of range";
+    case fault_kind::misuse:
+      return "calls out of order";
+    case fault_kind::refused:
+      return "arguments refused";
   }
   return "unknown";
 }
@@ -85,16 +103,24 @@ struct fault_record {
 /// The error code that a fault becomes on the host.
 [[nodiscard]] inline errc to_errc(fault_kind kind) noexcept {
   switch (kind) {
-    case fault_kind::expired: return errc::timed_out;
-    case fault_kind::peer_stopped: return errc::peer_stopped;
-    case fault_kind::mismatch: return errc::mismatch;
+    case fault_kind::expired:
+      return errc::timed_out;
+    case fault_kind::peer_stopped:
+      return errc::peer_stopped;
+    case fault_kind::mismatch:
+      return errc::mismatch;
     case fault_kind::too_many_tokens:
-    case fault_kind::capacity: return errc::capacity;
-    case fault_kind::bad_index: return errc::bad_index;
-    case fault_kind::misuse: return errc::misuse;
-    case fault_kind::refused: return errc::invalid_argument;
+    case fault_kind::capacity:
+      return errc::capacity;
+    case fault_kind::bad_index:
+      return errc::bad_index;
+    case fault_kind::misuse:
+      return errc::misuse;
+    case fault_kind::refused:
+      return errc::invalid_argument;
     case fault_kind::none:
-    case fault_kind::transport_failed: break;
+    case fault_kind::transport_failed:
+      break;
   }
   return errc::transport_failed;
 }
@@ -120,6 +146,7 @@ struct fault_record {
               " were agreed (raise group_shape::max_tokens on every rank)";
       break;
     case fault_kind::capacity:
+      if (f.expert >= 0) text += ", local expert " + number(f.expert);
       text += ", " + number(f.seen) + " rows needed, room for " + number(f.expected);
       break;
     default:

@@ -24,7 +24,7 @@ struct host_stream {};
 /// Hooks through which a simulator follows the threads of a launch. All null by default.
 struct host_thread_hooks {
   void (*enter)(void*, std::uint32_t) = nullptr;  ///< first act of the helper that is worker n
-  void (*leave)(void*) = nullptr;  ///< its last act
+  void (*leave)(void*) = nullptr;                 ///< its last act
   void (*spawn)(void*, std::uint32_t) = nullptr;  ///< before that many helper threads start
   void (*join)(void*) = nullptr;                  ///< before the caller joins them
   relax_hook relax{};
@@ -51,7 +51,8 @@ class host_executor {
   [[nodiscard]] result<std::byte*> allocate(std::uint64_t bytes) {
     void* memory = ::operator new(bytes, std::align_val_t{alignment}, std::nothrow);
     if (memory == nullptr) {
-      return failure{errc::out_of_memory, "allocate", std::to_string(bytes) + " bytes of host memory"};
+      return failure{errc::out_of_memory, "allocate",
+                     std::to_string(bytes) + " bytes of host memory"};
     }
     std::memset(memory, 0, bytes);
     return static_cast<std::byte*>(memory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The memory-order vocabulary: the device half, twin of `host_memory`, one PTX instruction each.
+/// @brief The memory-order vocabulary: the device half, one PTX instruction per function.
 ///
 /// memory.hpp has the table of operations and what each pairs with. All pointers are to global
 /// memory (device memory, or pinned host memory that the GPU maps), generic addresses.
@@ -34,7 +34,10 @@ struct device_memory {
   /// Reads a signal word; pairs with `signal_add`, or with the NIC's write of a counter.
   [[nodiscard]] EPT_DEVICE static std::uint64_t signal_acquire(const std::uint64_t* word) noexcept {
     std::uint64_t value = 0;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(global(word)) : "memory");
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+                 : "=l"(value)
+                 : "l"(global(word))
+                 : "memory");
     return value;
   }
 
@@ -50,7 +53,9 @@ struct device_memory {
 
   /// Makes what was acquired through the generic proxy readable by bulk copies of this thread, and
   /// what was read overwritable by them.
-  EPT_DEVICE static void acquire_bulk() noexcept { asm volatile("fence.proxy.async;" ::: "memory"); }
+  EPT_DEVICE static void acquire_bulk() noexcept {
+    asm volatile("fence.proxy.async;" ::: "memory");
+  }
 
   /// Adds to a word of this rank's own workers and returns the old value; pairs with itself.
   EPT_DEVICE static std::uint64_t fetch_add(std::uint64_t* word, std::uint64_t amount) noexcept {
@@ -65,7 +70,10 @@ struct device_memory {
   /// Reads a word of this rank's own workers; pairs with `fetch_add`, `store_release` and `claim`.
   [[nodiscard]] EPT_DEVICE static std::uint64_t load_acquire(const std::uint64_t* word) noexcept {
     std::uint64_t value = 0;
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(global(word)) : "memory");
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];"
+                 : "=l"(value)
+                 : "l"(global(word))
+                 : "memory");
     return value;
   }
 

@@ -8,6 +8,7 @@
 /// | operation       | order                | pairs with                                          |
 /// |-----------------|----------------------|-----------------------------------------------------|
 /// | `signal_add`    | release, system      | `signal_acquire` of the waiting rank                |
+/// | `signal_store`  | release, system      | `signal_acquire`; for a word with one writer        |
 /// | `signal_acquire`| acquire, system      | `signal_add`, or the NIC's write of a counter       |
 /// | `publish`       | release fence, system| the acquire of a proxy, NIC or peer that reads next |
 /// | `acquire_bulk`  | full proxy fence     | makes acquired bytes readable by bulk copies        |
@@ -33,13 +34,24 @@ struct host_memory {
     std::atomic_ref(*word).fetch_add(amount, std::memory_order_release);
   }
 
+  /// Writes a word that one thread alone ever writes; pairs with `signal_acquire`.
+  static void signal_store(std::uint64_t* word, std::uint64_t value) noexcept {
+    std::atomic_ref(*word).store(value, std::memory_order_release);
+  }
+
   /// Reads a signal word; pairs with `signal_add`.
   [[nodiscard]] static std::uint64_t signal_acquire(const std::uint64_t* word) noexcept {
     return std::atomic_ref(*const_cast<std::uint64_t*>(word)).load(std::memory_order_acquire);
   }
 
   /// Orders the caller's earlier writes before a hand-over to another agent (ring, doorbell).
-  static void publish() noexcept { std::atomic_thread_fence(std::memory_order_release); }
+  static void publish() noexcept {
+#if defined(__SANITIZE_THREAD__)
+    // The race detector knows no fences; the hand-over's own release store is what it checks.
+#else
+    std::atomic_thread_fence(std::memory_order_release);
+#endif
+  }
 
   /// Makes what was acquired readable by bulk copies; the CPU has one proxy, so nothing to do.
   static void acquire_bulk() noexcept {}

@@ -34,16 +34,26 @@ inline const std::error_category& error_category() noexcept {
     [[nodiscard]] const char* name() const noexcept override { return "eptransport"; }
     [[nodiscard]] std::string message(int value) const override {
       switch (static_cast<errc>(value)) {
-        case errc::invalid_argument: return "invalid argument";
-        case errc::capacity: return "capacity exceeded";
-        case errc::unsupported: return "unsupported";
-        case errc::out_of_memory: return "out of memory";
-        case errc::timed_out: return "timed out";
-        case errc::peer_stopped: return "a peer stopped";
-        case errc::mismatch: return "ranks disagree";
-        case errc::misuse: return "calls out of order";
-        case errc::bad_index: return "expert index out of range";
-        case errc::transport_failed: return "the transport failed";
+        case errc::invalid_argument:
+          return "invalid argument";
+        case errc::capacity:
+          return "capacity exceeded";
+        case errc::unsupported:
+          return "unsupported";
+        case errc::out_of_memory:
+          return "out of memory";
+        case errc::timed_out:
+          return "timed out";
+        case errc::peer_stopped:
+          return "a peer stopped";
+        case errc::mismatch:
+          return "ranks disagree";
+        case errc::misuse:
+          return "calls out of order";
+        case errc::bad_index:
+          return "expert index out of range";
+        case errc::transport_failed:
+          return "the transport failed";
       }
       return "unknown error";
     }

@@ -24,6 +24,7 @@ namespace eptransport {
 /// | `g.prefix(v)`              | sum over the threads below the caller                         |
 /// | `g.first(v)`               | the value that thread 0 passed                                |
 /// | `g.copy(dst, src, bytes)`  | copies together; a later `g.sync()` completes it              |
+/// | `g.maximum(v)`             | largest `float` of the threads, returned to all               |
 /// | `g.multiply_add(a, w, v)`  | `a + w * v`, the product and the sum each rounded to fp32     |
 ///
 /// @par Threads  All threads of the group call, convergently.
@@ -38,6 +39,7 @@ concept ThreadGroup = requires(const G& g, bool b, std::int64_t v, std::byte* ds
   { g.sum(v) } -> std::convertible_to<std::int64_t>;
   { g.prefix(v) } -> std::convertible_to<std::int64_t>;
   { g.first(v) } -> std::convertible_to<std::int64_t>;
+  { g.maximum(float{}) } -> std::convertible_to<float>;
   { g.multiply_add(float{}, float{}, float{}) } -> std::convertible_to<float>;
   g.copy(dst, src, bytes);
 };
@@ -87,6 +89,7 @@ class host_thread {
   [[nodiscard]] static constexpr std::int64_t sum(std::int64_t value) noexcept { return value; }
   [[nodiscard]] static constexpr std::int64_t prefix(std::int64_t) noexcept { return 0; }
   [[nodiscard]] static constexpr std::int64_t first(std::int64_t value) noexcept { return value; }
+  [[nodiscard]] static constexpr float maximum(float value) noexcept { return value; }
   [[nodiscard]] static constexpr float multiply_add(float a, float w, float v) noexcept {
     return a + w * v;
   }
@@ -99,7 +102,8 @@ class host_thread {
 /// One of a rank's host threads.
 class host_worker : public host_thread {
  public:
-  host_worker(std::uint32_t index, std::uint32_t count, worker_words* words, relax_hook hook) noexcept
+  host_worker(std::uint32_t index, std::uint32_t count, worker_words* words,
+              relax_hook hook) noexcept
       : index_(index), count_(count), words_(words), hook_(hook) {}
 
   [[nodiscard]] std::uint32_t worker() const noexcept { return index_; }

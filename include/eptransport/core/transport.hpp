@@ -39,11 +39,11 @@ inline constexpr std::uint64_t no_deadline = ~std::uint64_t{0};
 
 /// One one-sided copy into a peer's window.
 struct put_request {
-  std::int32_t peer = 0;              ///< destination rank
-  std::uint64_t dst_offset = 0;       ///< bytes from the start of the peer's window
-  const std::byte* src = nullptr;     ///< in the own window if `caps.needs_registered_source`
-  std::uint64_t bytes = 0;            ///< at most `caps.max_message`
-  std::uint32_t signal = no_signal;   ///< the peer's word that grows by 1
+  std::int32_t peer = 0;             ///< destination rank
+  std::uint64_t dst_offset = 0;      ///< bytes from the start of the peer's window
+  const std::byte* src = nullptr;    ///< in the own window if `caps.needs_registered_source`
+  std::uint64_t bytes = 0;           ///< at most `caps.max_message`
+  std::uint32_t signal = no_signal;  ///< the peer's word that grows by 1
 };
 
 /// The device view: a value that a kernel takes by copy. `G` is any thread group.
@@ -51,22 +51,22 @@ struct put_request {
 /// A *signal* is an index; behind it lies a 64-bit counter owned by the receiver. It only grows, by
 /// 1 per put, modulo 2^64; nobody resets it, and it need not start at 0.
 ///
-/// | expression                        | meaning                                                   |
-/// |-----------------------------------|-----------------------------------------------------------|
-/// | `v.rank()`, `v.size()`            | this rank, and how many there are                         |
-/// | `v.node(peer)`                    | the node that `peer` runs on, a small integer             |
-/// | `v.channels()`                    | channels per rank, at least 1                             |
-/// | `v.now_ns()`                      | the clock of deadlines; monotonic, virtual in a simulator |
-/// | `v.local()`                       | the start of the own window                               |
-/// | `v.peer_pointer(peer, off, n)`    | address of `n` bytes of the peer's window if load and     |
-/// |                                   | store reach them, else null; never null for oneself       |
-/// | `v.put(g, ch, request, deadline)` | copies, then the signal has grown by 1; waits while       |
-/// |                                   | queues are full. `request.src` is busy until `flush`      |
-/// | `v.signal(g, ch, peer, s, dl)`    | the same without bytes                                    |
-/// | `v.read_signal(s)`                | own word `s`, acquire                                     |
-/// | `v.wait_signal(g, s, n, dl)`      | until `word - n` is not negative as a signed number       |
-/// | `v.flush(g, ch, dl)`              | the sources of the caller's puts may be reused            |
-/// | `v.submit(g, ch)`                 | rings the doorbell of deferred puts; often a no-op        |
+/// | expression                        | meaning                                                |
+/// |-----------------------------------|--------------------------------------------------------|
+/// | `v.rank()`, `v.size()`            | this rank, and how many there are                      |
+/// | `v.node(peer)`                    | the node that `peer` runs on, a small integer          |
+/// | `v.channels()`                    | channels per rank, at least 1                          |
+/// | `v.now_ns()`                      | the clock of deadlines; monotonic, maybe virtual       |
+/// | `v.local()`                       | the start of the own window                            |
+/// | `v.peer_pointer(peer, off, n)`    | address of `n` bytes of the peer's window if loads and |
+/// |                                   | stores reach them, else null; never null for oneself   |
+/// | `v.put(g, ch, request, deadline)` | copies, then the signal has grown by 1; waits while    |
+/// |                                   | queues are full. `request.src` is busy until `flush`   |
+/// | `v.signal(g, ch, peer, s, dl)`    | the same without bytes                                 |
+/// | `v.read_signal(s)`                | own word `s`, acquire                                  |
+/// | `v.wait_signal(g, s, n, dl)`      | until `word - n` is not negative as a signed number    |
+/// | `v.flush(g, ch, dl)`              | the sources of the caller's puts may be reused         |
+/// | `v.submit(g, ch)`                 | rings the doorbell of deferred puts; often a no-op     |
 ///
 /// @par Order    `put` and `signal` release the calling group's earlier writes, and writes it saw
 ///               through a worker barrier. After `read_signal` returned n, the bytes of every put
@@ -96,18 +96,18 @@ concept TransportView =
 
 /// Where kernels run and where their memory lives: host threads, or the blocks of a GPU.
 ///
-/// | expression                    | meaning                                                      |
-/// |-------------------------------|--------------------------------------------------------------|
-/// | `e.workers(max_sms)`          | workers of a launch under that limit; 0 = the default        |
-/// | `e.allocate(bytes)`           | zeroed memory that kernels can use                           |
-/// | `e.allocate_shared(bytes)`    | the same, and the host may read it while kernels run         |
-/// | `e.release(p)`                | gives either back                                            |
-/// | `e.write(dst, src, n)`        | host memory to kernel memory; done when it returns           |
-/// | `e.read(dst, src, n)`         | kernel memory to host memory, after `e.synchronize()`        |
-/// | `e.launch(call, sms, stream)` | runs `call(worker)` in every worker; `call.words()` are the  |
-/// |                               | `worker_words` of the lane                                   |
-/// | `e.synchronize()`             | returns when everything launched has ended                   |
-/// | `E::synchronous`              | `launch` returns after the work has ended                    |
+/// | expression                    | meaning                                                     |
+/// |-------------------------------|-------------------------------------------------------------|
+/// | `e.workers(max_sms)`          | workers of a launch under that limit; 0 = the default       |
+/// | `e.allocate(bytes)`           | zeroed memory that kernels can use                          |
+/// | `e.allocate_shared(bytes)`    | the same, and the host may read it while kernels run        |
+/// | `e.release(p)`                | gives either back                                           |
+/// | `e.write(dst, src, n)`        | host memory to kernel memory; done when it returns          |
+/// | `e.read(dst, src, n)`         | kernel memory to host memory, after `e.synchronize()`       |
+/// | `e.launch(call, sms, stream)` | runs `call(worker)` in every worker; `call.words()` are the |
+/// |                               | `worker_words` of the lane                                  |
+/// | `e.synchronize()`             | returns when everything launched has ended                  |
+/// | `E::synchronous`              | `launch` returns after the work has ended                   |
 ///
 /// @par Threads  One host thread at a time per object.
 template <class E>
@@ -126,15 +126,15 @@ concept Executor = requires(E& e, std::byte* dst, const std::byte* src, std::uin
 
 /// The host-side owner of one rank's end of a wire.
 ///
-/// | expression             | meaning                                                             |
-/// |------------------------|---------------------------------------------------------------------|
-/// | `T::caps`              | promises and charges, `static constexpr capabilities`               |
-/// | `t.view()`             | the device view, a `T::view_type`                                   |
-/// | `t.executor()`         | a `T::executor_type&`                                               |
-/// | `t.window()`           | the registered memory that peers write; zeroed when it was made     |
-/// | `t.signals()`          | how many signal words this rank owns                                |
-/// | `t.barrier(timeout_ns)`| all ranks arrive; set-up and teardown only                          |
-/// | `t.fault()`            | success, or why the transport became unusable                       |
+/// | expression              | meaning                                                         |
+/// |-------------------------|-----------------------------------------------------------------|
+/// | `T::caps`               | promises and charges, `static constexpr capabilities`           |
+/// | `t.view()`              | the device view, a `T::view_type`                               |
+/// | `t.executor()`          | a `T::executor_type&`                                           |
+/// | `t.window()`            | the registered memory that peers write; zeroed when it was made |
+/// | `t.signals()`           | how many signal words this rank owns                            |
+/// | `t.barrier(timeout_ns)` | all ranks arrive; set-up and teardown only                      |
+/// | `t.fault()`             | success, or why the transport became unusable                   |
 ///
 /// @par Threads  One host thread at a time per object.
 template <class T>
@@ -154,15 +154,19 @@ concept Transport =
 /// Names the first missing requirement in one line; stands under each backend.
 template <class T>
 consteval bool check_transport() {
-  static_assert(requires { typename T::transport_concept; },
-                "eptransport: T lacks `using transport_concept = eptransport::transport_tag`");
-  static_assert(requires { requires std::same_as<decltype(T::caps), const capabilities>; },
-                "eptransport: T lacks `static constexpr eptransport::capabilities caps`");
-  static_assert(requires { requires Executor<typename T::executor_type>; },
-                "eptransport: T::executor_type does not model Executor (core/transport.hpp)");
-  static_assert(requires {
-    requires TransportView<typename T::view_type, typename T::executor_type::worker_type>;
-  }, "eptransport: T::view_type does not model TransportView (core/transport.hpp)");
+  static_assert(
+      requires { typename T::transport_concept; },
+      "eptransport: T lacks `using transport_concept = eptransport::transport_tag`");
+  static_assert(
+      requires { requires std::same_as<decltype(T::caps), const capabilities>; },
+      "eptransport: T lacks `static constexpr eptransport::capabilities caps`");
+  static_assert(
+      requires { requires Executor<typename T::executor_type>; },
+      "eptransport: T::executor_type does not model Executor (core/transport.hpp)");
+  static_assert(
+      requires {
+        requires TransportView<typename T::view_type, typename T::executor_type::worker_type>;
+      }, "eptransport: T::view_type does not model TransportView (core/transport.hpp)");
   static_assert(Transport<T>, "eptransport: T does not model Transport (core/transport.hpp)");
   return true;
 }

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Parsing: every refused value is answered with what was expected.
+#include "ep_bench/cli.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "support/routing.hpp"
+
+namespace eptransport::bench {
+namespace {
+
+template <class T>
+struct named {
+  const char* name;
+  T value;
+};
+
+constexpr named<output_layout> layouts[] = {{"rank_major", output_layout::rank_major},
+                                            {"expert_major", output_layout::expert_major},
+                                            {"padded", output_layout::padded},
+                                            {"in_place", output_layout::in_place}};
+constexpr named<message_shape> shapes[] = {{"auto", message_shape::automatic},
+                                           {"per_row", message_shape::per_row},
+                                           {"per_peer", message_shape::per_peer},
+                                           {"direct", message_shape::direct}};
+constexpr named<dispatch_mode> modes[] = {{"slotted", dispatch_mode::slotted},
+                                          {"counted", dispatch_mode::counted}};
+constexpr named<execution> executions[] = {{"cpu", execution::cpu}, {"cuda", execution::cuda}};
+constexpr named<delivery> deliveries[] = {{"immediate", delivery::immediate},
+                                          {"shuffled", delivery::shuffled}};
+
+template <class T, std::size_t kCount>
+const char* find_name(const named<T> (&table)[kCount], T value) {
+  for (const named<T>& entry : table) {
+    if (entry.value == value) return entry.name;
+  }
+  return "unknown";
+}
+
+std::string with_commas(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// Sets `to` from a table; otherwise says what was expected.
+template <class T, std::size_t kCount>
+std::string choose(const named<T> (&table)[kCount], const std::string& text, T& to) {
+  std::vector<std::string> names;
+  for (const named<T>& entry : table) {
+    names.emplace_back(entry.name);
+    if (text != entry.name) continue;
+    to = entry.value;
+    return {};
+  }
+  return "expected one of " + with_commas(names);
+}
+
+template <class T>
+std::string number(const std::string& text, T least, T most, T& to) {
+  T value{};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code == std::errc() && end == text.data() + text.size() && value >= least && value <= most) {
+    to = value;
+    return {};
+  }
+  return "expected a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+}
+
+std::string numbers(const std::string& text, std::vector<std::int64_t>& to) {
+  to.clear();
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    std::int64_t value = 0;
+    if (!number<std::int64_t>(text.substr(at, comma - at), 0, 1 << 24, value).empty()) {
+      return "expected token counts from 0 to 16777216, one, or one per rank with commas between";
+    }
+    to.push_back(value);
+    at = comma + 1;
+  }
+  return {};
+}
+
+std::string choose_wires(const std::string& text, std::vector<std::string>& to) {
+  const std::vector<std::string>& known = support::wires();
+  if (text == "all") {
+    to = known;
+    return {};
+  }
+  if (std::find(known.begin(), known.end(), text) == known.end()) {
+    return "expected all or one of " + with_commas(known) + "; no other wire is built yet";
+  }
+  to = {text};
+  return {};
+}
+
+/// An option that takes a value; the function returns what was expected, or nothing.
+struct option {
+  const char* name;
+  const char* value;
+  const char* help;
+  std::function<std::string(options&, const std::string&)> set;
+};
+
+constexpr std::int32_t many = std::numeric_limits<std::int32_t>::max();
+
+const std::vector<option>& table() {
+  using text = const std::string&;
+  static const std::vector<option> all = {
+      {"--wire", "NAME|all", "the simulated wire",
+       [](options& o, text t) { return choose_wires(t, o.wires); }},
+      {"--ranks", "R", "ranks",
+       [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
+      {"--tokens", "T|T0,T1,..", "tokens of each rank",
+       [](options& o, text t) { return numbers(t, o.config.tokens); }},
+      {"--hidden", "H", "values of a row",
+       [](options& o, text t) { return number<std::int64_t>(t, 1, many, o.config.hidden); }},
+      {"--topk", "K", "choices per token",
+       [](options& o, text t) { return number<int>(t, 1, 1 << 16, o.config.top_k); }},
+      {"--experts", "E", "experts of all ranks",
+       [](options& o, text t) { return number<int>(t, 1, 1 << 24, o.config.experts); }},
+      {"--format", "bf16|fp8|opaque:ROW:SCALE", "dispatch rows; fp8: quantised by the caller",
+       [](options& o, text t) {
+         o.format = t;
+         return std::string();
+       }},
+      {"--layout", "rank_major|expert_major|padded|in_place", "how received rows lie",
+       [](options& o, text t) { return choose(layouts, t, o.config.layout); }},
+      {"--shape", "auto|per_row|per_peer|direct", "how rows travel",
+       [](options& o, text t) { return choose(shapes, t, o.config.message); }},
+      {"--mode", "slotted|counted", "how a row finds its place",
+       [](options& o, text t) { return choose(modes, t, o.config.mode); }},
+      {"--routing", "KIND", "uniform, zipf:S, one, or trace:PREFIX[:LAYER]",
+       [](options& o, text t) {
+         o.config.routing = t;
+         return std::string();
+       }},
+      {"--iterations", "N", "dispatch and combine pairs",
+       [](options& o, text t) { return number<int>(t, 1, many, o.config.iterations); }},
+      {"--seed", "S", "of inputs, schedule and delivery",
+       [](options& o, text t) {
+         return number<std::uint64_t>(t, 0, std::numeric_limits<std::uint64_t>::max(),
+                                      o.config.seed);
+       }},
+      {"--exec", "cpu|cuda", "where the kernels run",
+       [](options& o, text t) { return choose(executions, t, o.exec); }},
+      {"--workers", "W", "host threads of each rank",
+       [](options& o, text t) { return number<std::uint32_t>(t, 1, 256, o.config.workers); }},
+      {"--delivery", "immediate|shuffled", "when puts land in the simulator",
+       [](options& o, text t) { return choose(deliveries, t, o.config.order); }},
+      {"--json", "FILE|-", "one JSON object per wire; - is stdout, without the table",
+       [](options& o, text t) {
+         o.json = t;
+         return t.empty() ? std::string("expected a file name or -") : std::string();
+       }},
+  };
+  return all;
+}
+
+std::string help() {
+  std::string text =
+      "ep_bench: dispatch and combine on simulated wires, every result compared with a "
+      "reference\n\n"
+      "usage: ep_bench [option value]...\n\n";
+  for (const option& o : table()) {
+    std::string left = std::string("  ") + o.name + " " + o.value;
+    left.resize(std::max<std::size_t>(left.size() + 2, 34), ' ');
+    text += left + o.help + "\n";
+  }
+  text +=
+      "  --quiet                         no progress and no table\n"
+      "  --help                          this text\n\n"
+      "routing\n";
+  text += support::router::help();
+  text += "\nexit status: 0 all verified, 1 a result was wrong, 2 it could not run as asked\n";
+  return text;
+}
+
+parsed refuse(const std::string& why) {
+  return {.asked = {}, .status = exit_refused, .message = "ep_bench: " + why};
+}
+
+/// What can only be checked when all options are known.
+parsed complete(options asked) {
+  support::run_config& config = asked.config;
+  if (config.mode == dispatch_mode::counted) {
+    return refuse("--mode counted is not built in this version; use slotted");
+  }
+#if !defined(EPT_BENCH_CUDA)
+  if (asked.exec == execution::cuda) {
+    return refuse("--exec cuda needs a build with CUDA (EPTRANSPORT_CUDA=ON); use cpu");
+  }
+#endif
+  const auto format = support::parse_format(asked.format, config.hidden);
+  if (!format) return refuse("--format " + format.error().detail);
+  config.row = *format;
+  if (config.tokens.size() != 1 && config.tokens.size() != static_cast<std::size_t>(config.ranks)) {
+    return refuse("--tokens has " + std::to_string(config.tokens.size()) +
+                  " counts, expected 1 or " + std::to_string(config.ranks));
+  }
+  return {.asked = std::move(asked), .status = exit_ok, .message = {}};
+}
+
+options defaults() {
+  options asked;
+  asked.wires = support::wires();
+  asked.config.ranks = 8;
+  asked.config.tokens = {16};
+  asked.config.hidden = 7168;
+  asked.config.top_k = 8;
+  asked.config.experts = 256;
+  asked.config.iterations = 20;
+  asked.config.align_clocks = true;
+  return asked;
+}
+
+}  // namespace
+
+const char* name_of(output_layout layout) {
+  return find_name(layouts, layout);
+}
+const char* name_of(message_shape shape) {
+  return find_name(shapes, shape);
+}
+const char* name_of(dispatch_mode mode) {
+  return find_name(modes, mode);
+}
+const char* name_of(delivery order) {
+  return find_name(deliveries, order);
+}
+
+parsed parse(int count, const char* const* arguments) {
+  options asked = defaults();
+  for (int i = 1; i < count; ++i) {
+    const std::string name = arguments[i];
+    if (name == "--help" || name == "-h")
+      return {.asked = {}, .status = exit_ok, .message = help()};
+    if (name == "--quiet") {
+      asked.quiet = true;
+      continue;
+    }
+    const std::vector<option>& known = table();
+    const auto found =
+        std::find_if(known.begin(), known.end(), [&](const option& o) { return name == o.name; });
+    if (found == known.end()) return refuse("no option '" + name + "'; --help lists them");
+    if (i + 1 == count) return refuse(name + " needs a value: " + found->value);
+    const std::string value = arguments[++i];
+    const std::string wrong = found->set(asked, value);
+    if (!wrong.empty()) return refuse(name + " '" + value + "': " + wrong);
+  }
+  return complete(std::move(asked));
+}
+
+}  // namespace eptransport::bench

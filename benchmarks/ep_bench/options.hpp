@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief What one call of ep_bench is asked to do, and what it found out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "support/runner.hpp"
+
+namespace eptransport::bench {
+
+/// Where the kernels run.
+enum class execution { cpu, cuda };
+
+struct options {
+  support::run_config config;  ///< of every wire; `wire` and `progress` are set per run
+  std::vector<std::string> wires;
+  std::string format = "bf16";  ///< as it was given
+  execution exec = execution::cpu;
+  std::string json;    ///< file to write, "-" for stdout, empty for none
+  bool quiet = false;  ///< no progress and no table
+};
+
+/// One wire's result.
+struct measurement {
+  std::string wire;
+  support::run_result result;
+  std::string clock = "modelled";  ///< what the times are: "modelled" or "measured"
+};
+
+/// What the wire's charges make of the busiest rank's messages and bytes, for one call.
+struct rooflines {
+  double messages = 0;  ///< per rank, the mean
+  double bytes = 0;
+  double issue_ns = 0;  ///< messages x issue_ns
+  double bytes_ns = 0;  ///< bytes / rate, of the channel or of the node, whichever is slower
+
+  [[nodiscard]] const char* binds() const { return issue_ns > bytes_ns ? "issue" : "bytes"; }
+};
+
+/// Which calls of a run.
+enum class call_kind { dispatch, combine };
+
+[[nodiscard]] rooflines rooflines_of(const support::run_result& result, call_kind call);
+
+}  // namespace eptransport::bench

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief The two rooflines: messages against issue rate, bytes against bandwidth.
+#include <algorithm>
+#include <map>
+
+#include "ep_bench/options.hpp"
+
+namespace eptransport::bench {
+
+rooflines rooflines_of(const support::run_result& result, call_kind call) {
+  rooflines out;
+  if (result.ranks.empty() || result.calls == 0) return out;
+  const auto calls = static_cast<double>(result.calls);
+  const auto ranks = static_cast<double>(result.ranks.size());
+  std::map<int, double> node_bytes;
+  double most_messages = 0;
+  double most_bytes = 0;
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    const support::rank_report& report = result.ranks[rank];
+    const support::traffic_sum& sum =
+        call == call_kind::dispatch ? report.dispatch : report.combine;
+    const double messages = static_cast<double>(sum.messages) / calls;
+    const double bytes = static_cast<double>(sum.bytes) / calls;
+    out.messages += messages / ranks;
+    out.bytes += bytes / ranks;
+    most_messages = std::max(most_messages, messages);
+    most_bytes = std::max(most_bytes, bytes);
+    if (rank < result.nodes.size()) node_bytes[result.nodes[rank]] += bytes;
+  }
+  const wire_charge& charge = result.charge;
+  out.issue_ns = most_messages * charge.issue_ns;
+  if (charge.channel_bytes_per_s > 0) out.bytes_ns = most_bytes * 1e9 / charge.channel_bytes_per_s;
+  if (charge.node_bytes_per_s > 0) {
+    for (const auto& [node, bytes] : node_bytes) {
+      out.bytes_ns = std::max(out.bytes_ns, bytes * 1e9 / charge.node_bytes_per_s);
+    }
+  }
+  return out;
+}
+
+}  // namespace eptransport::bench

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief Counted dispatch: exchange the counts, then every row goes straight to its final place.
+///
+/// The D messages carry each rank's rows for all ranks, its choices per expert, the rows it can
+/// take and where. Having them all, every rank computes every total: an overflow is known
+/// everywhere before a row moves (INV-7). Row i of rank s for rank d lands at place (rows of ranks
+/// below s for d) + i.
+///
+/// | shape    | rows                    | sides (scales, token, choices) | counted signals      |
+/// |----------|-------------------------|--------------------------------|----------------------|
+/// | per_row  | one put each            | packed, as few puts as fit     | rows + puts of sides |
+/// | per_peer | packed                  | packed                         | puts of both         |
+/// | direct   | stored through pointers | stored through pointers        | one, after all       |
+#pragma once
+
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/lane.hpp>
+#include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/receive.hpp>
+#include <eptransport/kernels/write.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace eptransport::detail {
+
+/// What rank `source` announced: rows per rank [R], then choices per expert [E].
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE const std::int64_t* counts_from(const Context& ctx,
+                                                              std::int32_t source) {
+  return reinterpret_cast<const std::int64_t*>(&header_of(ctx, ctx.epoch, source) + 1);
+}
+
+/// Rows that rank `to` can take.
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::int64_t room_at(const Context& ctx, std::int32_t to) {
+  return static_cast<std::int64_t>(header_of(ctx, ctx.epoch, to).limit);
+}
+
+/// Rows for `to` of all ranks below `source`.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::int64_t rows_below(const Context& ctx, std::int32_t source,
+                                                      std::int32_t to) {
+  std::int64_t rows = 0;
+  for (std::int32_t s = 0; s < source; ++s) rows += counts_from(ctx, s)[to];
+  return rows;
+}
+
+/// Rows of `source` for `to` that are sent: all, or those that fit.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::int64_t kept_rows(const Context& ctx, std::int32_t source,
+                                                     std::int32_t to) {
+  const std::int64_t wanted = counts_from(ctx, source)[to];
+  if (ctx.geo.overflow == overflow_policy::error) return wanted;
+  const std::int64_t left = room_at(ctx, to) - rows_below(ctx, source, to);
+  return left < 0 ? 0 : left < wanted ? left : wanted;
+}
+
+/// Sends the counts. After the routing's barriers.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void announce_counts(const Context& ctx, const dispatch_input& in,
+                                     const handle_parts& handle) {
+  if (!ctx.ok()) return;
+  const auto& worker = ctx.worker;
+  const geometry& geo = ctx.geo;
+  begin_announcing(ctx);
+  const std::uint64_t bytes = in.cached ? sizeof(message_header) : geo.counts_bytes();
+  for (std::int32_t i = static_cast<std::int32_t>(worker.worker()); i < geo.ranks;
+       i += static_cast<std::int32_t>(worker.workers())) {
+    const std::int32_t peer = peer_at(geo, i);
+    std::byte* message = place_header(
+        ctx, peer,
+        {.stamp = stamp_of(ctx.epoch),
+         .config = geo.config_of(dispatch_mode::counted),
+         .rows = handle.sent[peer],
+         .limit =
+             static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows : geo.counted_rows),
+         .value = in.landing != 0 ? in.landing : geo.rows});
+    auto* counts = reinterpret_cast<std::int64_t*>(message + sizeof(message_header));
+    for (std::int64_t c = worker.thread(); c < geo.ranks + geo.experts && !in.cached;
+         c += worker.threads()) {
+      counts[c] = ctx.lane.totals[c];
+    }
+    worker.sync();
+    if (peer != geo.rank && !send_d(ctx, message, bytes, ctx.epoch, peer)) return;
+  }
+  ctx.view.submit(worker, ctx.channel);
+}
+
+/// From everybody's counts to this rank's bases, and the overflow check. One thread per rank.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void plan_counted(const Context& ctx, const handle_parts& handle) {
+  const auto& worker = ctx.worker;
+  const geometry& geo = ctx.geo;
+  const auto threads = static_cast<std::int32_t>(worker.threads());
+  for (std::int32_t r = static_cast<std::int32_t>(worker.worker()) * threads +
+                        static_cast<std::int32_t>(worker.thread());
+       r < geo.ranks; r += static_cast<std::int32_t>(worker.workers()) * threads) {
+    const std::int64_t total = rows_below(ctx, geo.ranks, r);
+    if (total > room_at(ctx, r) && geo.overflow == overflow_policy::error) {
+      raise(ctx, {.kind = fault_kind::capacity,
+                  .where = stage::dispatch_recv,
+                  .peer = r,
+                  .expected = static_cast<std::uint64_t>(room_at(ctx, r)),
+                  .seen = static_cast<std::uint64_t>(total)});
+    }
+    std::int64_t sent_base = 0;
+    std::int64_t return_base = 0;
+    for (std::int32_t below = 0; below < r; ++below) {
+      sent_base += kept_rows(ctx, geo.rank, below);
+    }
+    for (std::int32_t below = 0; below < geo.rank; ++below) {
+      return_base += kept_rows(ctx, r, below);
+    }
+    handle.sent[r] = kept_rows(ctx, geo.rank, r);
+    handle.received[r] = kept_rows(ctx, r, geo.rank);
+    handle.sent_base[r] = sent_base;
+    handle.return_base[r] = return_base;
+    handle.place_base[r] = rows_below(ctx, geo.rank, r);
+  }
+}
+
+/// Publishes what the counts already say, before a row moves: frameworks may allocate by it.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void publish_early(const Context& ctx, const dispatch_output& out) {
+  const auto& worker = ctx.worker;
+  const geometry& geo = ctx.geo;
+  if (worker.worker() != 0) return;
+  const std::int64_t total = rows_below(ctx, geo.ranks, geo.rank);
+  const std::int64_t room = room_at(ctx, geo.rank);
+  if (worker.thread() == 0 && out.dropped != nullptr)
+    *out.dropped = total > room ? total - room : 0;
+  if (out.host_counts == nullptr || geo.overflow == overflow_policy::drop) return;
+  for (std::int64_t e = worker.thread(); e < geo.experts; e += worker.threads()) {
+    if (geo.placement[e].rank != geo.rank) continue;
+    std::int64_t count = 0;
+    for (std::int32_t s = 0; s < geo.ranks; ++s) count += counts_from(ctx, s)[geo.ranks + e];
+    out.host_counts[1 + geo.placement[e].local] = count;
+  }
+}
+
+/// Where a counted row and its side go at one destination.
+struct counted_place {
+  std::byte* row;
+  std::byte* side;
+};
+
+/// The destination itself (own rank, or direct), or its staging. Null: the pointer was refused.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE counted_place place_of(const Context& ctx, const handle_parts& handle,
+                                                     const route_entry& to, std::int64_t token) {
+  const geometry& geo = ctx.geo;
+  std::byte* window = ctx.view.local();
+  const auto at = static_cast<std::uint64_t>(handle.place_base[to.rank] + to.slot);
+  const std::uint64_t row = header_of(ctx, ctx.epoch, to.rank).value + at * geo.row_bytes;
+  const std::uint64_t side = geo.sides + at * geo.side_bytes;
+  if (to.rank == geo.rank) return {window + row, window + side};
+  if (geo.message == message_shape::direct) {
+    return {ctx.view.peer_pointer(to.rank, row, geo.row_bytes),
+            ctx.view.peer_pointer(to.rank, side, geo.side_bytes)};
+  }
+  const auto packed = static_cast<std::uint64_t>(handle.sent_base[to.rank] + to.slot);
+  const auto row_index =
+      geo.message == message_shape::per_row ? static_cast<std::uint64_t>(token) : packed;
+  return {window + geo.staged_rows + row_index * geo.row_bytes,
+          window + geo.staged_sides + packed * geo.side_bytes};
+}
+
+/// Sends, stores or stages one token's rows.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
+                                  const handle_parts& handle, std::int64_t token) {
+  const geometry& geo = ctx.geo;
+  route_entry* routes = handle.routes + token * geo.top_k;
+  for (std::int32_t i = 0; i < geo.top_k && routes[i].rank >= 0; ++i) {
+    const route_entry to = routes[i];
+    if (to.slot < 0) continue;  // dropped when the handle was filled
+    ctx.worker.sync();          // everybody has read the entry
+    if (to.slot >= handle.sent[to.rank]) {
+      if (ctx.worker.thread() == 0) routes[i].slot = -1;
+      continue;
+    }
+    const counted_place place = place_of(ctx, handle, to, token);
+    if (place.row == nullptr || place.side == nullptr) {
+      (void)sent(ctx, op_status::failed, stage::dispatch_send, to.rank);
+      return;
+    }
+    write_token(ctx, in, token, place.row, place.side);
+    if (to.rank == geo.rank || geo.message != message_shape::per_row) continue;
+    const auto at = static_cast<std::uint64_t>(handle.place_base[to.rank] + to.slot);
+    if (!put(ctx,
+             {.peer = to.rank,
+              .dst_offset = header_of(ctx, ctx.epoch, to.rank).value + at * geo.row_bytes,
+              .src = place.row,
+              .bytes = geo.row_bytes,
+              .signal = geo.counted_signal(geo.rank)},
+             stage::dispatch_send)) {
+      return;
+    }
+  }
+}
+
+/// What is packed for `peer`, or the signal that releases what was stored. After a barrier.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void send_packed(const Context& ctx, const handle_parts& handle,
+                                 std::int32_t peer) {
+  const geometry& geo = ctx.geo;
+  const std::int64_t rows = handle.sent[peer];
+  const std::uint32_t signal = geo.counted_signal(geo.rank);
+  if (rows == 0) return;
+  if (geo.message == message_shape::direct) {
+    (void)sent(ctx, ctx.view.signal(ctx.worker, ctx.channel, peer, signal, ctx.deadline),
+               stage::dispatch_send, peer);
+    return;
+  }
+  const auto from = static_cast<std::uint64_t>(handle.sent_base[peer]);
+  const auto to = static_cast<std::uint64_t>(handle.place_base[peer]);
+  if (geo.message == message_shape::per_peer &&
+      !put_pieces(ctx,
+                  {.peer = peer,
+                   .dst_offset = header_of(ctx, ctx.epoch, peer).value + to * geo.row_bytes,
+                   .src = ctx.view.local() + geo.staged_rows + from * geo.row_bytes,
+                   .bytes = geo.row_bytes,
+                   .signal = signal},
+                  rows, geo.counted_per_message, stage::dispatch_send)) {
+    return;
+  }
+  (void)put_pieces(ctx,
+                   {.peer = peer,
+                    .dst_offset = geo.sides + to * geo.side_bytes,
+                    .src = ctx.view.local() + geo.staged_sides + from * geo.side_bytes,
+                    .bytes = geo.side_bytes,
+                    .signal = signal},
+                   rows, geo.sides_per_message, stage::dispatch_send);
+  ctx.view.submit(ctx.worker, ctx.channel);
+}
+
+/// Waits for the counted messages of all sources; worker w for w, w + workers, ..
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void await_counted(const Context& ctx, const handle_parts& handle) {
+  const geometry& geo = ctx.geo;
+  const bool summed = geo.sources == 1;
+  std::int64_t all = 0;
+  for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
+    if (peer == geo.rank) continue;
+    const std::int64_t messages = geo.counted_messages(handle.received[peer]);
+    all += messages;
+    const bool mine =
+        static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
+    if (!summed && mine) {
+      (void)await_due(ctx, ctx.lane.counted_due,
+                      {.signal = geo.counted_signal(peer),
+                       .where = stage::rows,
+                       .peer = peer,
+                       .next = ctx.epoch + 1},
+                      messages);
+    }
+  }
+  if (summed && ctx.worker.worker() == 0 && ctx.ok()) {
+    (void)await_due(
+        ctx, ctx.lane.counted_due,
+        {.signal = geo.counted_signal(0), .where = stage::rows, .peer = -1, .next = ctx.epoch + 1},
+        all);
+  }
+}
+
+/// The second half of a counted dispatch, up to the arrival of all rows.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_input& in,
+                                           const dispatch_output& out, const handle_parts& handle) {
+  const auto& worker = ctx.worker;
+  const geometry& geo = ctx.geo;
+  if (ctx.ok() && !in.cached) plan_counted(ctx, handle);
+  if (ctx.ok() && in.cached) {
+    expect_room(ctx, room_at(ctx, geo.rank), received_rows(geo, handle.received), -1);
+  }
+  ctx.barrier(stage::dispatch_recv);
+  const std::int64_t tokens = in.cached || in.device_tokens == nullptr
+                                  ? (in.cached ? handle.header->tokens : in.tokens)
+                                  : *in.device_tokens;
+  const share mine = share_of(worker, tokens);
+  if (ctx.ok() && !in.cached) publish_early(ctx, out);
+  for (std::int64_t t = mine.begin; t < mine.end && ctx.ok(); ++t) {
+    send_counted(ctx, in, handle, t);
+  }
+  ctx.view.submit(worker, ctx.channel);
+  ctx.barrier(stage::dispatch_recv);
+  for (std::int32_t i = static_cast<std::int32_t>(worker.worker()); i < geo.ranks;
+       i += static_cast<std::int32_t>(worker.workers())) {
+    const std::int32_t peer = peer_at(geo, i);
+    if (ctx.ok() && peer != geo.rank) send_packed(ctx, handle, peer);
+  }
+  if (ctx.ok()) await_counted(ctx, handle);
+  ctx.barrier(stage::rows);
+}
+
+}  // namespace eptransport::detail

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything that needs a GPU, in one run of a few minutes: device tests, ep_bench on both traces,
+# the sanitizers, and the machine code. Prints a table last; exits with 1 if anything failed.
+#
+#   tools/gpu_check.sh [build folder]         default: build/cuda
+#   tools/gpu_check.sh --tests PATH --bench PATH [--traces FOLDER] [--only STEP,STEP..]
+#
+# The programs may have been built elsewhere: no compiler and no CMake is needed here.
+# Steps: tests bench memcheck synccheck racecheck sass
+set -u -o pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build/cuda
+tests=
+bench=
+traces=$root/benchmarks/traces
+only=tests,bench,memcheck,synccheck,racecheck,sass
+while [ $# -gt 0 ]; do
+  case $1 in
+    --tests) tests=$2; shift 2 ;;
+    --bench) bench=$2; shift 2 ;;
+    --traces) traces=$2; shift 2 ;;
+    --only) only=$2; shift 2 ;;
+    -h | --help) sed -n '3,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -*) echo "gpu_check.sh: no option $1; --help lists them" >&2; exit 2 ;;
+    *) build=$1; shift ;;
+  esac
+done
+tests=${tests:-$build/bin/cuda_tests}
+bench=${bench:-$build/bin/ep_bench}
+for program in "$tests" "$bench"; do
+  if [ ! -x "$program" ]; then
+    echo "gpu_check.sh: $program is not there; build it, or give --tests and --bench" >&2
+    exit 2
+  fi
+done
+
+log=$(mktemp -d)
+trap 'rm -rf "$log"' EXIT
+summary=()
+failed=0
+
+# step NAME LIMIT_S PATTERN COMMAND..: runs it, shows the end of its output if it failed, and adds a
+# line to the table with the last output line that matches PATTERN.
+step() {
+  local name=$1 limit=$2 pattern=$3
+  shift 3
+  local started=$SECONDS verdict=ok status=0 note
+  echo "[$SECONDS s] $name"
+  timeout -k 10 "$limit" "$@" >"$log/out" 2>&1 || status=$?
+  if [ "$status" -eq 0 ] && grep -q '^\[=*\] 0 tests' "$log/out"; then
+    status=1  # a filter that matches nothing must not look like a clean run
+  fi
+  if [ "$status" -ne 0 ]; then
+    failed=1
+    verdict=FAILED
+    [ "$status" -ge 124 ] && verdict="TIMEOUT $limit s"
+    echo "---- $name, status $status: $*"
+    tail -n 60 "$log/out"
+    echo "----"
+  fi
+  note=$(grep -E -- "$pattern" "$log/out" | tail -n 1 | cut -c1-90)
+  summary+=("$(printf '%-34s %-14s %4d s  %s' "$name" "$verdict" $((SECONDS - started)) "$note")")
+}
+
+wanted() { case ",$only," in *",$1,"*) return 0 ;; *) return 1 ;; esac; }
+
+# A sanitizer that is missing is a failure: it must not look like a clean run.
+sanitize() {
+  local name=$1 tool=$2
+  shift 2
+  step "$name" 150 'ERROR SUMMARY|RACECHECK SUMMARY|PASSED|internal error' \
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$@"
+}
+
+# shellcheck disable=SC2317  # called through bash -c
+# Rows that a peer writes while the kernel runs must not be read through the non-coherent cache.
+machine_code() {
+  local sass="$2/sass" count
+  cuobjdump --dump-sass "$1" >"$sass" || return 1
+  count=$(grep -c -E 'LD[A-Z0-9.]*\.CONSTANT' "$sass")
+  echo "$count non-coherent loads in $(grep -c 'Function :' "$sass") kernels"
+  [ "$count" -eq 0 ] && grep -q 'run_calls' "$sass"
+}
+export -f machine_code
+
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true
+
+if wanted tests; then
+  step "cuda_tests" 240 '^\[  PASSED|FAILED TEST' "$tests" --gtest_brief=1
+fi
+
+bench_lines=()
+if wanted bench; then
+  for model in "moe_e256_k8 256" "moe_e64_k8 64"; do
+    read -r trace experts <<<"$model"
+    for layout in rank_major expert_major padded in_place; do
+      # The wires choose their shape: nvlink direct, ib-gpu and efa-gpu per_row, efa-proxy per_peer.
+      step "ep_bench $trace $layout" 90 '^(efa-proxy|nvlink) .*(yes|NO)' \
+        "$bench" --exec cuda --wire all --ranks 8 --tokens 128 --hidden 7168 --topk 8 \
+        --experts "$experts" --layout "$layout" --iterations 8 --routing "trace:$traces/$trace"
+      while IFS= read -r line; do bench_lines+=("$trace $layout $line"); done \
+        < <(grep 'cuda events' "$log/out" | grep -v 'multiprocessors')
+    done
+  done
+  step "ep_bench fp8 expert_major" 90 '^efa-proxy .*(yes|NO)' \
+    "$bench" --exec cuda --wire all --ranks 8 --tokens 128 --format fp8 --layout expert_major \
+    --iterations 8
+fi
+
+small_bench=("$bench" --exec cuda --wire all --ranks 4 --tokens 8 --hidden 512 --topk 4
+  --experts 16 --iterations 2 --layout expert_major)
+groups='Shapes/CudaGroup.Dispatch*/2ranks_*:Shapes/CudaGroup.Summed*/5ranks_*_expert_major'
+workers='Shapes/CudaWorker.*/3blocks5warps'
+faults='CudaFault/*.TooMany*:CudaFault/*.AnOutput*'
+if wanted memcheck; then
+  wire='CudaExecutor.A*:CudaLoopback/nvlink.Every*'
+  sanitize "memcheck: workers, groups, faults" memcheck "$tests" --gtest_brief=1 \
+    "--gtest_filter=CudaWarp.*Long*:$wire:$workers:$groups:$faults"
+  sanitize "memcheck: ep_bench" memcheck "${small_bench[@]}"
+fi
+if wanted synccheck; then
+  sanitize "synccheck: workers, groups, faults" synccheck "$tests" --gtest_brief=1 \
+    "--gtest_filter=CudaWarp.Sums*:$workers:$groups:$faults"
+fi
+if wanted racecheck; then
+  sanitize "racecheck: shared memory" racecheck "$tests" --gtest_brief=1 \
+    "--gtest_filter=CudaGathering.Ranks*:Shapes/CudaGroup.Dispatch*/2ranks_*_expert_major"
+fi
+if wanted sass; then
+  step "machine code" 60 'non-coherent' bash -c 'machine_code "$@"' _ "$tests" "$log"
+fi
+
+if [ ${#bench_lines[@]} -gt 0 ]; then
+  echo
+  printf '%s\n' "${bench_lines[@]}"
+fi
+echo
+printf '%s\n' "${summary[@]}"
+echo
+if [ "$failed" -eq 0 ]; then
+  echo "gpu_check: all good in $SECONDS s"
+else
+  echo "gpu_check: FAILED"
+fi
+exit "$failed"
