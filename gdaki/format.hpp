@@ -17,7 +17,7 @@
 
 namespace eptransport::gdaki {
 
-/// What provisioning found out about one send queue. All pointers are valid where the queue is used.
+/// What provisioning found out about one send queue. Pointers are valid where the queue is used.
 struct send_queue_attributes {
   std::byte* ring = nullptr;     ///< [slots * entry bytes], 16-byte aligned
   std::uint32_t slots = 0;       ///< a power of two, at most 32768
@@ -96,7 +96,7 @@ struct efa_format {
   }
 };
 
-/// mlx5: RC queue pairs, entries of one basic block. The last request of a batch notifies, in order.
+/// mlx5: RC queue pairs, entries of one basic block. The last of a batch notifies, in order.
 struct mlx5_format {
   using entry = mlx5::entry;
   using place_type = mlx5::place;

@@ -8,7 +8,7 @@
 ///     44 received bytes (32) 55 syndrome (8)         63 opcode 7:4 | owner 0
 ///                            56 sop (8) | qpn (24)
 ///
-/// The ring starts with opcode 15 in every entry. An entry is new when its opcode is another one and
+/// The ring starts with opcode 15 in every entry. An entry is new when its opcode is another and
 /// its owner bit is that of the lap. A *collapsed* queue has one entry, which every completion
 /// overwrites; its bytes start as 0xff.
 #pragma once
@@ -87,7 +87,7 @@ enum class status : std::uint8_t {
 
 inline constexpr std::uint32_t completion_bytes = 64;
 
-/// The last 8 bytes of an entry say whether it is new and what it ends; the device writes them last.
+/// The last 8 bytes of an entry say whether it is new and what it ends. Written last.
 inline constexpr std::uint32_t tail_offset = 56;
 
 /// The opcode in the last 8 bytes of an entry.

@@ -2,16 +2,16 @@
 /// @file
 /// @brief What a device queue does to memory, beyond the vocabulary of core/memory.hpp.
 ///
-/// | operation                   | order            | pairs with                                    |
-/// |-----------------------------|------------------|-----------------------------------------------|
-/// | `load(scope, w)`            | acquire in scope | `store`, `compare_exchange`, `add`            |
-/// | `store(scope, w, v)`        | release in scope | `load`                                        |
-/// | `compare_exchange`, `add`   | both             | themselves                                    |
-/// | `store(segment*, s)`        | none             | made visible by `order`                       |
-/// | `order(home)`               | release          | the device's read after it saw the doorbell   |
-/// | `write_record`, `ring`      | after `order`    | the device's read of that word                |
-/// | `acquire(w)`                | acquire, system  | the device's write of a completion or counter |
-/// | `load(w)`                   | none             | follows an `acquire` of the same entry        |
+/// | operation                 | order            | pairs with                                    |
+/// |---------------------------|------------------|-----------------------------------------------|
+/// | `load(scope, w)`          | acquire in scope | `store`, `compare_exchange`, `add`            |
+/// | `store(scope, w, v)`      | release in scope | `load`                                        |
+/// | `compare_exchange`, `add` | both             | themselves                                    |
+/// | `store(segment*, s)`      | none             | made visible by `order`                       |
+/// | `order(home)`             | release          | the device's read after it saw the doorbell   |
+/// | `write_record`, `ring`    | after `order`    | the device's read of that word                |
+/// | `acquire(w)`              | acquire, system  | the device's write of a completion or counter |
+/// | `load(w)`                 | none             | follows an `acquire` of the same entry        |
 #pragma once
 
 #include <eptransport/core/config.hpp>

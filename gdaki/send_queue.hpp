@@ -45,7 +45,7 @@ concept PostingGroup = requires(const G& g, std::int64_t v) {
 /// @tparam Scope       who uses the queue at the same time: `one_owner`, `one_block`, `one_device`
 /// @tparam Completion  `counted_completion`, `collapsed_completion` or `polled_completion`
 ///
-/// @par Threads  All threads of a group call together. `Scope` says how many groups may call at once.
+/// @par Threads  All threads of a group call together; `Scope` says which groups may call at once.
 /// @par Errors   Every wait ends at its deadline with `expired`: nothing was posted then, and the
 ///               queue stays usable. The first error latches; from then on all calls say `failed`.
 template <QueueFormat Format, class Scope, class Completion>

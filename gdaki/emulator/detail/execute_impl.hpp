@@ -4,7 +4,7 @@
 #pragma once
 
 #include <eptransport/core/config.hpp>
-#include <eptransport/gdaki/emulator/detail/fetch_impl.hpp>
+#include <eptransport/gdaki/emulator/detail/queue_pair.hpp>
 #include <eptransport/gdaki/emulator/network.hpp>
 
 #include <algorithm>

@@ -34,10 +34,6 @@ template <class T>
                              : read_register<std::uint64_t>(word);
 }
 
-[[nodiscard]] inline std::uint64_t key_of(std::uint32_t nic, std::uint32_t qpn) noexcept {
-  return std::uint64_t{nic} << 32U | qpn;
-}
-
 }  // namespace detail
 
 inline void network::add_queue_pair(const queue_pair_setup& setup) {

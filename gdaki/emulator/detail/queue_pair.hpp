@@ -49,4 +49,9 @@ struct queue_pair {
   std::deque<notice> notices;
 };
 
+/// Queue pair numbers are a NIC's own.
+[[nodiscard]] inline std::uint64_t key_of(std::uint32_t nic, std::uint32_t qpn) noexcept {
+  return std::uint64_t{nic} << 32U | qpn;
+}
+
 }  // namespace eptransport::gdaki::emulator::detail

@@ -2,7 +2,7 @@
 /// @file
 /// @brief libFuzzer target: every parser, and the emulator's execution of whatever parses.
 ///
-/// Beyond not crashing: an accepted EFA or mlx5 entry, built again from what was understood, has the
+/// Beyond not crashing: an accepted entry, built again from what was understood, has the
 /// same bytes wherever a device looks; a completion written from what was read reads the same.
 #include <eptransport/gdaki/efa_cqe.hpp>
 #include <eptransport/gdaki/emulator/completion_writer.hpp>

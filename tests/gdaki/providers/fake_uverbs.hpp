@@ -3,11 +3,11 @@
 /// @brief A stand-in for the kernel's uverbs devices, so that real EFA and mlx5 provider libraries
 ///        run in this process without hardware.
 ///
-/// How it works: a sysfs tree in a temporary folder (SYSFS_PATH) lists one EFA and one mlx5 device.
-/// `open`, `stat`, `fstat`, `ioctl`, `write` and `mmap` are defined in the executable, which exports
-/// them, so that the providers' calls come here. `ioctl` says ENOTTY; libibverbs then uses the older
-/// `write` commands (rdma/ib_user_verbs.h, efa-abi.h, mlx5-abi.h), which are answered below. Rings
-/// and doorbells are ordinary memory, and this file tells the test where.
+/// How it works: a temporary sysfs tree (SYSFS_PATH) lists one EFA and one mlx5 device.
+/// The executable defines and exports `open`, `stat`, `fstat`, `ioctl`, `write`, `mmap` and `close`,
+/// so that the providers' calls come here. `ioctl` says ENOTTY; libibverbs then uses the older
+/// `write` commands (rdma/ib_user_verbs.h, efa-abi.h, mlx5-abi.h), which are answered. Rings and
+/// doorbells are ordinary memory, and this file tells the test where.
 #pragma once
 
 #include <cstddef>
