@@ -521,7 +521,12 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair{mlx5::status::transport_retry_exceeded, IBV_WC_RETRY_EXC_ERR},
                       std::pair{mlx5::status::receiver_not_ready_retry_exceeded,
                                 IBV_WC_RNR_RETRY_EXC_ERR},
-                      std::pair{mlx5::status::remote_aborted, IBV_WC_REM_ABORT_ERR}));
+                      std::pair{mlx5::status::remote_aborted, IBV_WC_REM_ABORT_ERR}),
+    [](const auto& test) {
+      std::string name = to_string(test.param.first);
+      for (char& c : name) c = c == ' ' ? '_' : c;
+      return name;
+    });
 
 }  // namespace
 }  // namespace eptransport::gdaki::testing
