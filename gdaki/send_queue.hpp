@@ -214,11 +214,11 @@ class send_queue {
           first = at;
           return op_status::ok;
         }
-        continue;  // another group was faster, so there is progress
+      } else {
+        ring_pending<G>();
+        look<G>();
+        if (fits<G>(at + count)) continue;
       }
-      ring_pending<G>();
-      look<G>();
-      if (fits<G>(at + count)) continue;
       if (memory<G>::now_ns() > deadline_ns) return op_status::expired;
       memory<G>::relax();
     }

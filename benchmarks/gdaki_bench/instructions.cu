@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Straight-line kernels whose machine instructions are counted: instructions.sh compiles and
-///        counts them. Each loads its operands, does one step of a put, and ends.
+/// @brief Straight-line kernels, one per step of a put, for instructions.sh to count. Each loads
+///        its operands, does the step, and ends.
 #include <eptransport/gdaki/device_groups.cuh>
 #include <eptransport/gdaki/send_queue.hpp>
 

@@ -4,7 +4,7 @@
 ///        run in this process without hardware.
 ///
 /// How it works: a temporary sysfs tree (SYSFS_PATH) lists one EFA and one mlx5 device.
-/// The executable defines and exports `open`, `stat`, `fstat`, `ioctl`, `write`, `mmap` and `close`,
+/// The executable exports its own `open`, `stat`, `fstat`, `ioctl`, `write`, `mmap` and `close`,
 /// so that the providers' calls come here. `ioctl` says ENOTTY; libibverbs then uses the older
 /// `write` commands (rdma/ib_user_verbs.h, efa-abi.h, mlx5-abi.h), which are answered. Rings and
 /// doorbells are ordinary memory, and this file tells the test where.
