@@ -67,7 +67,7 @@ EPT_HOST_DEVICE void emit_row(const Context& ctx, const dispatch_output& out,
   if (ctx.worker.thread() != 0) return;
   if (out.source_rank != nullptr) out.source_rank[to] = row.source;
   if (out.source_token != nullptr) out.source_token[to] = landed.token(row);
-  if (out.row_offset != nullptr && !per_expert(out.layout)) {
+  if (out.row_offset != nullptr && out.layout == output_layout::in_place) {
     out.row_offset[to] = static_cast<std::uint64_t>(from - landed.window);
   }
 }
@@ -103,7 +103,7 @@ EPT_HOST_DEVICE void count_experts(const Context& ctx, const landed_rows& landed
         }
         ++same;
       }
-      counts[local] += same;
+      if (same != 0) counts[local] += same;  // adding 0 would race with the first
     }
     worker.sync();
   }

@@ -77,7 +77,8 @@ EPT_HOST_DEVICE void count_routes(const Context& ctx, const dispatch_input& in, 
       if (rank >= 0) {
         // Leaders of one token have different ranks: no two threads meet in a counter.
         if (leads(geo, in, t, j, rank)) ++counts[rank];
-        if (experts) counts[geo.ranks + expert] += repeats(geo, in, t, j, expert);
+        const std::int64_t named = experts ? repeats(geo, in, t, j, expert) : 0;
+        if (named != 0) counts[geo.ranks + expert] += named;  // adding 0 would race with the first
       } else if (expert != -1 && geo.checks == index_checks::checked) {
         raise(ctx, {.kind = fault_kind::bad_index,
                     .where = stage::dispatch_send,

@@ -151,7 +151,9 @@ class cuda_gathering {
   [[nodiscard]] result<void> barrier(std::int32_t rank, std::uint64_t timeout_ns) {
     std::unique_lock lock(mutex_);
     if (at_barrier_.empty()) at_barrier_.assign(ranks_, false);
+    if (gave_up_.empty()) gave_up_.assign(ranks_, false);
     at_barrier_[static_cast<std::size_t>(rank)] = true;
+    gave_up_[static_cast<std::size_t>(rank)] = false;
     const std::uint64_t round = barriers_;
     const auto missing = std::find(at_barrier_.begin(), at_barrier_.end(), false);
     if (missing == at_barrier_.end()) {
@@ -163,9 +165,12 @@ class cuda_gathering {
     const auto limit = std::chrono::nanoseconds(std::min<std::uint64_t>(timeout_ns, longest));
     if (passed_.wait_for(lock, limit, [&] { return barriers_ != round; })) return {};
     at_barrier_[static_cast<std::size_t>(rank)] = false;
-    const auto late = std::find(at_barrier_.begin(), at_barrier_.end(), false);
-    return failure{errc::timed_out, "cuda_loopback::barrier",
-                   "rank " + std::to_string(late - at_barrier_.begin()) + " did not come"};
+    gave_up_[static_cast<std::size_t>(rank)] = true;
+    std::string missing_ranks;
+    for (std::uint32_t late = 0; late < ranks_; ++late) {
+      if (!at_barrier_[late] && !gave_up_[late]) missing_ranks += " " + std::to_string(late);
+    }
+    return failure{errc::timed_out, "cuda_loopback::barrier", "did not come: rank" + missing_ranks};
   }
 
  private:
@@ -280,6 +285,7 @@ class cuda_gathering {
   std::uint32_t arrived_ = 0;
   std::uint64_t round_ = 0;
   std::vector<bool> at_barrier_;
+  std::vector<bool> gave_up_;  ///< came and left at their deadline
   std::uint64_t barriers_ = 0;
   slot ring_[ring_slots];
   std::uint64_t next_ = 0;

@@ -81,7 +81,7 @@ result<group<T>> group<T>::create(T& transport, const group_shape& shape,
   if (auto placed = made.place(memory, workers); !placed) return placed.error();
   if (auto set = made.set_timeout(timeout_ns); !set) return set.error();
   if (auto greeted = made.greet(timeout_ns); !greeted) return greeted.error();
-  return made;
+  return result<group>(std::move(made));
 }
 
 template <Transport T>
@@ -361,9 +361,12 @@ result<void> group<T>::run_dispatch(std::int32_t lane, const dispatch_input& in,
                                     const dispatch_output& out, dispatch_handle handle,
                                     const options& how, call_parts parts) {
   if (lane < 0 || static_cast<std::size_t>(lane) >= lanes_.size()) return check_call(lane, handle);
-  auto checked = check_call(lane, handle);
-  if (checked && detail::has(parts, call_parts::send)) checked = check_input(in);
-  if (checked && detail::has(parts, call_parts::receive)) checked = check_output(out);
+  const auto check = [&]() -> result<void> {
+    if (auto call = check_call(lane, handle); !call) return call;
+    if (auto input = check_input(in); detail::has(parts, call_parts::send) && !input) return input;
+    return detail::has(parts, call_parts::receive) ? check_output(out) : result<void>{};
+  };
+  result<void> checked = check();
   const lane_part& on = lanes_[static_cast<std::size_t>(lane)];
   const bool too_many = !checked && checked.error().code == errc::capacity;
   const dispatch_call<view_type> call{
@@ -385,8 +388,11 @@ result<void> group<T>::run_combine(std::int32_t lane, const combine_input& in,
                                    const options& how, call_parts parts) {
   if (lane < 0 || static_cast<std::size_t>(lane) >= lanes_.size()) return check_call(lane, handle);
   const lane_part& on = lanes_[static_cast<std::size_t>(lane)];
-  auto checked = check_call(lane, handle);
-  if (checked && detail::has(parts, call_parts::send)) checked = check_combine(in);
+  const auto check = [&]() -> result<void> {
+    if (auto call = check_call(lane, handle); !call) return call;
+    return detail::has(parts, call_parts::send) ? check_combine(in) : result<void>{};
+  };
+  result<void> checked = check();
   const combine_call<view_type> call{.view = transport_->view(),
                                      .geo = on.geo,
                                      .lane = on.memory,

@@ -183,6 +183,8 @@ TYPED_TEST(CudaFault, AnIndexOutOfRangeIsNamedOnAllRanks) {
 TYPED_TEST(CudaFault, ArgumentsThatTheHostRefusesStopThePeersToo) {
   this->run([](typename TestFixture::rank_member& here) {
     dispatch_input in = here.input();
+    in.device_tokens = nullptr;  // the host knows that there is something to read
+    in.tokens = 1;
     if (here.rank == 1) in.x = nullptr;
     const auto launched = here.dispatch(in, here.output());
     if (here.rank != 1) {
