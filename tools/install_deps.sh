@@ -7,7 +7,9 @@ set -euo pipefail
 # "command or file : package"; a name with a slash is a file.
 demo_needs=(g++:g++ cmake:cmake ninja:ninja-build)
 test_needs=("${demo_needs[@]}" python3:python3 git:git clang++:clang
-  clang-format-16:clang-format-16 ccache:ccache /usr/include/gtest/gtest.h:libgtest-dev)
+  clang-format-16:clang-format-16 ccache:ccache /usr/include/gtest/gtest.h:libgtest-dev
+  /usr/include/infiniband/efadv.h:libibverbs-dev /etc/libibverbs.d/efa.driver:ibverbs-providers
+  /usr/share/doc/libclang-rt-dev:libclang-rt-dev)
 
 case "${1:-}" in
   demo) needs=("${demo_needs[@]}") ;;
