@@ -55,7 +55,7 @@ step() {
   if [ "$status" -ne 0 ]; then
     failed=1
     verdict=FAILED
-    [ "$status" -ge 124 ] && verdict="TIMEOUT $limit s"
+    case $status in 124 | 137) verdict="TIMEOUT $limit s" ;; esac
     echo "---- $name, status $status: $*"
     tail -n 60 "$log/out"
     echo "----"

@@ -25,7 +25,8 @@ unsigned encode(small_float format, double magnitude) {
   const int exponent = std::max(std::ilogb(magnitude), format.least);
   const double units = std::nearbyint(std::ldexp(magnitude, format.fraction - exponent));
   // Units below 2^fraction are subnormal; those that reach 2^(fraction + 1) carry by themselves.
-  return (static_cast<unsigned>(exponent - format.least) << static_cast<unsigned>(format.fraction)) +
+  return (static_cast<unsigned>(exponent - format.least)
+          << static_cast<unsigned>(format.fraction)) +
          static_cast<unsigned>(units);
 }
 
@@ -73,18 +74,18 @@ std::uint16_t reference_to_bf16(float value) noexcept {
 std::uint16_t reference_to_fp16(float value) noexcept {
   const unsigned sign = std::signbit(value) ? 0x8000U : 0;
   const double magnitude = std::fabs(static_cast<double>(value));
-  const unsigned rest = std::isnan(value)     ? 0x7E00U
-                        : magnitude >= 65520  ? 0x7C00U
-                                              : encode(fp16_format, magnitude);
+  const unsigned rest = std::isnan(value)    ? 0x7E00U
+                        : magnitude >= 65520 ? 0x7C00U
+                                             : encode(fp16_format, magnitude);
   return static_cast<std::uint16_t>(sign | rest);
 }
 
 std::uint8_t reference_to_e4m3(float value) noexcept {
   const unsigned sign = std::signbit(value) ? 0x80U : 0;
   const double magnitude = std::fabs(static_cast<double>(value));
-  const unsigned rest = std::isnan(value)   ? 0x7FU
-                        : magnitude >= 448  ? 0x7EU
-                                            : encode(e4m3_format, magnitude);
+  const unsigned rest = std::isnan(value)  ? 0x7FU
+                        : magnitude >= 448 ? 0x7EU
+                                           : encode(e4m3_format, magnitude);
   return static_cast<std::uint8_t>(sign | rest);
 }
 
