@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace eptransport::detail {
 
@@ -96,6 +97,7 @@ EPT_HOST_DEVICE void announce_counts(const Context& ctx, const dispatch_input& i
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void plan_counted(const Context& ctx, const handle_parts& handle) {
+  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   const auto threads = static_cast<std::int32_t>(worker.threads());
@@ -109,6 +111,9 @@ EPT_HOST_DEVICE void plan_counted(const Context& ctx, const handle_parts& handle
                   .peer = r,
                   .expected = static_cast<std::uint64_t>(room_at(ctx, r)),
                   .seen = static_cast<std::uint64_t>(total)});
+      // All ranks find this in the same counts. A stop that overtakes the counts of a late rank
+      // would only hide the fault from the others; read in leave().
+      memory::store_release(&ctx.lane.state->stop_sent, 1);
     }
     std::int64_t sent_base = 0;
     std::int64_t return_base = 0;

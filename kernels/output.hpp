@@ -291,6 +291,10 @@ EPT_HOST_DEVICE void emit(const Context& ctx, const dispatch_input& in, const di
                           const handle_parts& handle) {
   const landed_rows where = landed(ctx, in);
   const std::int64_t rows = ctx.ok() ? received_rows(ctx.geo, handle.received) : 0;
+  // Only a counted rank_major dispatch may leave rows where they are: elsewhere they would be lost.
+  if (rows > 0 && in.mode == dispatch_mode::slotted && out.layout == output_layout::rank_major) {
+    (void)expect_pointer(ctx, out.rows, stage::dispatch_recv);
+  }
   if (per_expert(out.layout)) {
     emit_per_expert(ctx, out, where, handle, rows);
   } else {

@@ -55,7 +55,7 @@ step() {
   if [ "$status" -ne 0 ]; then
     failed=1
     verdict=FAILED
-    [ "$status" -ge 124 ] && verdict="TIMEOUT $limit s"
+    case $status in 124 | 137) verdict="TIMEOUT $limit s" ;; esac
     echo "---- $name, status $status: $*"
     tail -n 60 "$log/out"
     echo "----"
@@ -104,8 +104,9 @@ if wanted bench; then
         < <(grep 'cuda events' "$log/out" | grep -v 'multiprocessors')
     done
   done
-  step "ep_bench fp8 expert_major" 90 '^efa-proxy .*(yes|NO)' \
-    "$bench" --exec cuda --wire all --ranks 8 --tokens 128 --format fp8 --layout expert_major \
+  step "ep_bench opaque fp8 expert_major" 90 '^efa-proxy .*(yes|NO)' \
+    "$bench" --exec cuda --wire all --ranks 8 --tokens 128 --hidden 7168 \
+    --format opaque:7168:224 --layout expert_major \
     --iterations 8
 fi
 

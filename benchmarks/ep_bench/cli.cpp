@@ -31,6 +31,12 @@ constexpr named<message_shape> shapes[] = {{"auto", message_shape::automatic},
 constexpr named<dispatch_mode> modes[] = {{"slotted", dispatch_mode::slotted},
                                           {"counted", dispatch_mode::counted}};
 constexpr named<execution> executions[] = {{"cpu", execution::cpu}, {"cuda", execution::cuda}};
+constexpr named<element> elements[] = {
+    {"bf16", element::bf16}, {"fp16", element::fp16}, {"fp32", element::fp32}};
+constexpr named<combine_transfer> transfers[] = {{"push", combine_transfer::push},
+                                                 {"pull", combine_transfer::pull}};
+constexpr named<bool> landings[] = {{"own", false}, {"caller", true}};
+constexpr named<run_mode> schedules[] = {{"baton", run_mode::baton}, {"free", run_mode::free}};
 constexpr named<delivery> deliveries[] = {{"immediate", delivery::immediate},
                                           {"shuffled", delivery::shuffled}};
 
@@ -124,7 +130,8 @@ const std::vector<option>& table() {
        [](options& o, text t) { return number<int>(t, 1, 1 << 16, o.config.top_k); }},
       {"--experts", "E", "experts of all ranks",
        [](options& o, text t) { return number<int>(t, 1, 1 << 24, o.config.experts); }},
-      {"--format", "bf16|fp8|opaque:ROW:SCALE", "dispatch rows; fp8: quantised by the caller",
+      {"--format", "bf16|fp8|fp8-ue8m0|opaque:ROW[:SCALE]",
+       "dispatch rows; fp8: bf16 rows that the kernel quantises",
        [](options& o, text t) {
          o.format = t;
          return std::string();
@@ -135,6 +142,17 @@ const std::vector<option>& table() {
        [](options& o, text t) { return choose(shapes, t, o.config.message); }},
       {"--mode", "slotted|counted", "how a row finds its place",
        [](options& o, text t) { return choose(modes, t, o.config.mode); }},
+      {"--values", "bf16|fp16|fp32", "of what experts return and combine adds up",
+       [](options& o, text t) { return choose(elements, t, o.config.values); }},
+      {"--returns", "bf16|fp16|fp32", "combine rows on the wire: as --values, or fp32",
+       [](options& o, text t) {
+         o.returns_given = true;
+         return choose(elements, t, o.config.returns);
+       }},
+      {"--transfer", "push|pull", "how combine moves rows; pull: counted, nvlink, a row per token",
+       [](options& o, text t) { return choose(transfers, t, o.config.transfer); }},
+      {"--landing", "own|caller", "counted rows: the lane's own zone, or elsewhere in the window",
+       [](options& o, text t) { return choose(landings, t, o.config.landing); }},
       {"--routing", "KIND", "uniform, zipf:S, one, or trace:PREFIX[:LAYER]",
        [](options& o, text t) {
          o.config.routing = t;
@@ -153,6 +171,9 @@ const std::vector<option>& table() {
        [](options& o, text t) { return number<std::uint32_t>(t, 1, 256, o.config.workers); }},
       {"--delivery", "immediate|shuffled", "when puts land in the simulator",
        [](options& o, text t) { return choose(deliveries, t, o.config.order); }},
+      {"--schedule", "baton|free",
+       "baton: one thread at a time, modelled times; free: all at once, measured",
+       [](options& o, text t) { return choose(schedules, t, o.config.schedule); }},
       {"--json", "FILE|-", "one JSON object per wire; - is stdout, without the table",
        [](options& o, text t) {
          o.json = t;
@@ -173,6 +194,7 @@ std::string help() {
     text += left + o.help + "\n";
   }
   text +=
+      "  --memcpy-baseline               free, with memcpy of as many bytes by the same threads\n"
       "  --quiet                         no progress and no table\n"
       "  --help                          this text\n\n"
       "routing\n";
@@ -188,9 +210,6 @@ parsed refuse(const std::string& why) {
 /// What can only be checked when all options are known.
 parsed complete(options asked) {
   support::run_config& config = asked.config;
-  if (config.mode == dispatch_mode::counted) {
-    return refuse("--mode counted is not built in this version; use slotted");
-  }
 #if !defined(EPT_BENCH_CUDA)
   if (asked.exec == execution::cuda) {
     return refuse("--exec cuda needs a build with CUDA (EPTRANSPORT_CUDA=ON); use cpu");
@@ -198,7 +217,25 @@ parsed complete(options asked) {
 #endif
   const auto format = support::parse_format(asked.format, config.hidden);
   if (!format) return refuse("--format " + format.error().detail);
-  config.row = *format;
+  config.row = format->row;
+  config.quantise = format->quantise;
+  if (!asked.returns_given) config.returns = config.values;
+  if (config.returns != config.values && config.returns != element::fp32) {
+    return refuse("--returns must be fp32 or what --values is");
+  }
+  if (config.copy_baseline) config.schedule = run_mode::free;
+  const bool counted = config.mode == dispatch_mode::counted;
+  const bool per_expert =
+      config.layout == output_layout::expert_major || config.layout == output_layout::padded;
+  if (config.transfer == combine_transfer::pull &&
+      (!counted || per_expert || asked.wires != std::vector<std::string>{"nvlink"})) {
+    return refuse(
+        "--transfer pull needs --mode counted, --wire nvlink and --layout rank_major or in_place");
+  }
+  if (config.landing && !counted) return refuse("--landing caller needs --mode counted");
+  if (asked.exec == execution::cuda && config.schedule == run_mode::free) {
+    return refuse("--schedule free and --memcpy-baseline are for --exec cpu");
+  }
   if (config.tokens.size() != 1 && config.tokens.size() != static_cast<std::size_t>(config.ranks)) {
     return refuse("--tokens has " + std::to_string(config.tokens.size()) +
                   " counts, expected 1 or " + std::to_string(config.ranks));
@@ -233,6 +270,12 @@ const char* name_of(dispatch_mode mode) {
 const char* name_of(delivery order) {
   return find_name(deliveries, order);
 }
+const char* name_of(element type) {
+  return find_name(elements, type);
+}
+const char* name_of(combine_transfer transfer) {
+  return find_name(transfers, transfer);
+}
 
 parsed parse(int count, const char* const* arguments) {
   options asked = defaults();
@@ -242,6 +285,10 @@ parsed parse(int count, const char* const* arguments) {
       return {.asked = {}, .status = exit_ok, .message = help()};
     if (name == "--quiet") {
       asked.quiet = true;
+      continue;
+    }
+    if (name == "--memcpy-baseline") {
+      asked.config.copy_baseline = true;
       continue;
     }
     const std::vector<option>& known = table();

@@ -29,5 +29,7 @@ struct parsed {
 [[nodiscard]] const char* name_of(message_shape shape);
 [[nodiscard]] const char* name_of(dispatch_mode mode);
 [[nodiscard]] const char* name_of(delivery order);
+[[nodiscard]] const char* name_of(element type);
+[[nodiscard]] const char* name_of(combine_transfer transfer);
 
 }  // namespace eptransport::bench

@@ -111,6 +111,11 @@ object config_of(const options& asked) {
       .add("layout", name_of(c.layout))
       .add("shape", name_of(c.message))
       .add("mode", name_of(c.mode))
+      .add("values", name_of(c.values))
+      .add("returns", name_of(c.returns))
+      .add("transfer", name_of(c.transfer))
+      .add("landing", c.landing ? "caller" : "own")
+      .add("schedule", c.schedule == run_mode::free ? "free" : "baton")
       .add("routing", c.routing)
       .add("iterations", c.iterations)
       .add("exec", asked.exec == execution::cpu ? "cpu" : "cuda")
@@ -132,6 +137,13 @@ object call_of(const measurement& row, call_kind call) {
       .add("mean_ns", time.mean_ns)
       .add("p99_ns", time.p99_ns)
       .add("max_rank_ns", time.max_rank_ns);
+  const bandwidth moved = bandwidth_of(row.result, call);
+  if (moved.payload > 0) {
+    out.add("payload_bytes", moved.payload)
+        .add("bytes_per_s", moved.bytes_per_s)
+        .add("memcpy_bytes_per_s", moved.memcpy_bytes_per_s)
+        .add("ratio_to_memcpy", moved.ratio());
+  }
   return out;
 }
 

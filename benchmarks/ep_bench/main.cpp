@@ -20,7 +20,8 @@ void run_cpu(const options& asked, std::vector<measurement>& rows) {
     support::run_config config = asked.config;
     config.wire = wire;
     config.progress = [&shown](int iteration) { shown.done(iteration); };
-    rows.push_back({.wire = wire, .result = support::run(config)});
+    const char* clock = config.schedule == run_mode::free ? "measured" : "modelled";
+    rows.push_back({.wire = wire, .result = support::run(config), .clock = clock});
     shown.finish();
   }
 }

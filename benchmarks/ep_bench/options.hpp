@@ -17,6 +17,7 @@ struct options {
   support::run_config config;  ///< of every wire; `wire` and `progress` are set per run
   std::vector<std::string> wires;
   std::string format = "bf16";  ///< as it was given
+  bool returns_given = false;   ///< otherwise `returns` is as `values`
   execution exec = execution::cpu;
   std::string json;    ///< file to write, "-" for stdout, empty for none
   bool quiet = false;  ///< no progress and no table
@@ -41,6 +42,19 @@ struct rooflines {
 
 /// Which calls of a run.
 enum class call_kind { dispatch, combine };
+
+/// What a measured run moved, all ranks together, and what memcpy did with as many bytes.
+struct bandwidth {
+  double payload = 0;             ///< bytes of rows per call, own ones included
+  double bytes_per_s = 0;         ///< payload / mean time of a call
+  double memcpy_bytes_per_s = 0;  ///< the same threads, row by row
+
+  [[nodiscard]] double ratio() const {
+    return memcpy_bytes_per_s > 0 ? bytes_per_s / memcpy_bytes_per_s : 0;
+  }
+};
+
+[[nodiscard]] bandwidth bandwidth_of(const support::run_result& result, call_kind call);
 
 [[nodiscard]] rooflines rooflines_of(const support::run_result& result, call_kind call);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The two rooflines: messages against issue rate, bytes against bandwidth.
+/// @brief The two rooflines: messages against issue rate, bytes against bandwidth; and what was
+/// measured against memcpy.
 #include <algorithm>
 #include <map>
 
@@ -36,6 +37,18 @@ rooflines rooflines_of(const support::run_result& result, call_kind call) {
       out.bytes_ns = std::max(out.bytes_ns, bytes * 1e9 / charge.node_bytes_per_s);
     }
   }
+  return out;
+}
+
+bandwidth bandwidth_of(const support::run_result& result, call_kind call) {
+  const bool first = call == call_kind::dispatch;
+  const double ranks = static_cast<double>(result.ranks.size());
+  const double ns = first ? result.dispatch.mean_ns : result.combine.mean_ns;
+  const double copy_ns = first ? result.dispatch_copy.mean_ns : result.combine_copy.mean_ns;
+  bandwidth out;
+  out.payload = ranks * (first ? result.dispatch_payload : result.combine_payload);
+  if (ns > 0) out.bytes_per_s = out.payload / ns * 1e9;
+  if (copy_ns > 0) out.memcpy_bytes_per_s = out.payload / copy_ns * 1e9;
   return out;
 }
 

@@ -71,10 +71,26 @@ std::string describe(const options& asked) {
   return std::to_string(c.ranks) + " ranks, " + tokens + " tokens per rank, hidden " +
          std::to_string(c.hidden) + ", top-" + std::to_string(c.top_k) + " of " +
          std::to_string(c.experts) + ", " + asked.format + ", " + name_of(c.layout) + ", " +
-         name_of(c.mode) + ", routing " + c.routing + ", seed " + std::to_string(c.seed) + ", " +
+         name_of(c.mode) + (c.landing ? " at the caller's place" : "") + ", " +
+         name_of(c.transfer) + " " + name_of(c.values) + " (" + name_of(c.returns) +
+         " on the wire), routing " + c.routing + ", seed " + std::to_string(c.seed) + ", " +
          std::to_string(c.iterations) + " iterations\n" +
          "per rank and call, dispatch/combine; rooflines: messages x issue, bytes / rate; times: "
          "mean/p99/mean of the slowest rank\n\n";
+}
+
+/// "GB/s" lines of a run that was compared with memcpy.
+std::string bandwidths(const measurement& row) {
+  std::string text;
+  for (const call_kind call : {call_kind::dispatch, call_kind::combine}) {
+    const bandwidth moved = bandwidth_of(row.result, call);
+    if (moved.payload <= 0) continue;
+    text += "\n" + row.wire + (call == call_kind::dispatch ? " dispatch: " : " combine:  ") +
+            fixed(moved.bytes_per_s / 1e9, 2) + " GB/s of rows, memcpy of as many bytes by the " +
+            "same threads " + fixed(moved.memcpy_bytes_per_s / 1e9, 2) + " GB/s, ratio " +
+            fixed(moved.ratio(), 2);
+  }
+  return text.empty() ? text : text + "\n";
 }
 
 }  // namespace
@@ -94,6 +110,7 @@ std::string table_of(const options& asked, const std::vector<measurement>& rows)
     }
     text += "\n";
   }
+  for (const measurement& row : rows) text += bandwidths(row);
   for (const measurement& row : rows) {
     if (row.result.verified || !row.result.error.empty()) continue;
     text += "\n" + row.wire + " is wrong:\n" + row.result.why();

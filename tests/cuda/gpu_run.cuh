@@ -375,6 +375,17 @@ class gpu_rank_run {
   gpu_times* timed_ = nullptr;
 };
 
+/// What of `config` this runner cannot do; empty if it can do it all.
+[[nodiscard]] inline const char* beyond_gpu_run(const run_config& config) {
+  if (config.mode != dispatch_mode::slotted || config.mixed) return "counted dispatch";
+  if (config.quantise != quantisation::none) return "in-kernel quantisation";
+  if (config.values != element::bf16 || config.returns != element::bf16) return "rows but bf16";
+  if (config.return_weights || config.bias) return "returned weights and bias";
+  if (config.landing || config.scale_columns != 0) return "landing zones and scale columns";
+  if (config.transfer != combine_transfer::push) return "combine by pull";
+  return "";
+}
+
 /// Runs `config` on the wire of `Profile`. Schedule, delivery and faults of the CPU simulator do
 /// not apply.
 ///
@@ -390,6 +401,9 @@ run_result run_on_gpu(const run_config& config, const router& routes, const gpu_
     out.code = why.code;
     return out;
   };
+  if (const std::string what = beyond_gpu_run(config); !what.empty()) {
+    return refuse({errc::unsupported, "run_on_gpu", "the GPU runner does not do " + what});
+  }
   const problem p = problem_of(config);
   // The window does not depend on the number of workers.
   const auto sizes =

@@ -256,11 +256,17 @@ TEST(InPlaceOutput, IsReadThroughItsOffsets) {
   EXPECT_NE(check_dispatch(out.p, out.inputs, 1, out.expected, got), "");
 }
 
+std::vector<std::uint16_t> values_of(const std::vector<std::byte>& bytes) {
+  std::vector<std::uint16_t> values(bytes.size() / 2);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
 class CombineDamage : public ::testing::Test {
  protected:
   correct_output out_{{}};
-  std::vector<std::uint16_t> expected_ =
-      expect_combine(out_.p, out_.inputs[1], weighting::at_expert, reference_expert(out_.p));
+  std::vector<std::uint16_t> expected_ = values_of(
+      expect_combine(out_.p, out_.inputs[1], weighting::at_expert, reference_expert(out_.p)));
 
   [[nodiscard]] std::string check(const std::vector<std::uint16_t>& got) const {
     return check_combine(out_.p, 1, expected_, got);
@@ -293,11 +299,11 @@ TEST_F(CombineDamage, ByRoundingTowardZero) {
       for (int j = 0; j < 3; ++j) {
         const auto at = static_cast<std::size_t>(t * 3 + j);
         if (in.index[at] < 0) continue;
-        std::uint16_t y[5];
+        float y[5];
         expert(
             {&in.x[static_cast<std::size_t>(t) * 10], &in.scales[static_cast<std::size_t>(t) * 4]},
             static_cast<int>(in.index[at]), y);
-        sum += in.weight[at] * reference_from_bf16(y[c]);
+        sum += in.weight[at] * y[c];
       }
       std::uint32_t bits = 0;
       std::memcpy(&bits, &sum, 4);
@@ -305,6 +311,46 @@ TEST_F(CombineDamage, ByRoundingTowardZero) {
     }
   }
   EXPECT_NE(check(truncated), "");
+}
+
+TEST_F(CombineDamage, OfOneNaNForAnotherIsNone) {
+  auto got = expected_;
+  expected_[3] = 0x7FC0;
+  got[3] = 0xFFC1;
+  EXPECT_EQ(check(got), "");
+  got[3] = 0x7F80;
+  EXPECT_NE(check(got), "") << "infinity is not NaN";
+}
+
+TEST_F(CombineDamage, ByAWrongReturnedValue) {
+  auto values = expect_choice_values(out_.p, 1, out_.inputs[1], {});
+  const auto expected = values;
+  EXPECT_EQ(check_choice_values(out_.p, 1, expected, values.data()), "");
+  values[5] += 1;
+  EXPECT_NE(check_choice_values(out_.p, 1, expected, values.data()).find("token 1, choice 2"),
+            std::string::npos);
+}
+
+TEST(CountDamage, ByAWrongNumberOfDroppedRows) {
+  const correct_output out({.room = {1, 2, 1}});
+  ASSERT_GT(out.expected.dropped, 0);
+  std::int64_t dropped = out.expected.dropped;
+  EXPECT_EQ(check_counts(1, out.expected, {.dropped = &dropped}), "");
+  --dropped;
+  EXPECT_NE(check_counts(1, out.expected, {.dropped = &dropped}).find("dropped rows"),
+            std::string::npos);
+}
+
+TEST(Canaries, SurroundAPartOfOtherMemory) {
+  std::vector<std::byte> all(2 * guarded_part::zone + 100, bait);
+  const guarded_part part(all, 16, 50);
+  EXPECT_EQ(part.damage("zone"), "");
+  EXPECT_EQ(part.bytes().data(), &all[guarded_part::zone + 16]);
+  EXPECT_EQ(part.bytes()[0], bait) << "the part itself is left alone";
+  part.bytes().data()[50] = std::byte{0};
+  EXPECT_EQ(part.damage("zone"), "canary of zone hit 0 bytes after its end");
+  all[guarded_part::zone + 15] = std::byte{0};
+  EXPECT_EQ(part.damage("zone"), "canary of zone hit 1 bytes before its start");
 }
 
 TEST(Canaries, SayWhereTheyWereHit) {

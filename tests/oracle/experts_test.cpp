@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "support/oracle.hpp"
@@ -26,15 +27,15 @@ struct sample {
     random.fill(row);
     random.fill(scales);
   }
-  [[nodiscard]] std::vector<std::uint16_t> as_received(int expert) const {
-    std::vector<std::uint16_t> y(static_cast<std::size_t>(p.hidden), 0xFFFF);
+  [[nodiscard]] std::vector<float> as_received(int expert) const {
+    std::vector<float> y(static_cast<std::size_t>(p.hidden), NAN);
     const expert_stage stage{
         .hidden = p.hidden, .row_bytes = p.row_bytes, .scale_bytes = p.scale_bytes};
     compute_expert(stage, row.data(), scales.data(), expert, y.data());
     return y;
   }
-  [[nodiscard]] std::vector<std::uint16_t> as_reference(int expert) const {
-    std::vector<std::uint16_t> y(static_cast<std::size_t>(p.hidden), 0xFFFF);
+  [[nodiscard]] std::vector<float> as_reference(int expert) const {
+    std::vector<float> y(static_cast<std::size_t>(p.hidden), NAN);
     reference_expert(p)({row.data(), scales.data()}, expert, y.data());
     return y;
   }
@@ -76,37 +77,43 @@ TEST(ExpertStage, SeesTheOrderOfBytesAndTheExpert) {
 TEST(ExpertStage, GivesFiniteValuesOfManySizes) {
   const sample s(2000, 4000, 0);
   auto y = s.as_received(0);
-  for (const std::uint16_t bits : y) {
-    const float value = reference_from_bf16(bits);
+  for (const float value : y) {
     EXPECT_TRUE(value >= -4 && value < 4);
+    for (const element type : {element::bf16, element::fp16, element::fp32}) {
+      EXPECT_EQ(reference_round(type, value), value) << "exact in every type";
+    }
   }
   std::sort(y.begin(), y.end());
   EXPECT_GT(std::unique(y.begin(), y.end()) - y.begin(), 200);
 }
 
 /// One received row with both of its choices on this rank.
-TEST(ExpertStage, SumsTheChoicesOfARowInOrder) {
+TEST(ExpertStage, SumsTheChoicesOfARowInOrderInEveryValueType) {
   const sample s(4, 8, 0);
   const std::vector<std::int32_t> experts{5, 9};
   const std::int64_t total = 1;
   const std::vector<std::int32_t> index{1, -1, 0};
-  const std::vector<float> weight{0.5F, 0, 3};
-  std::vector<std::uint16_t> y(4);
-  run_experts({.hidden = 4,
-               .top_k = 3,
-               .row_bytes = 8,
-               .weights = weighting::at_expert,
-               .experts = experts},
-              {.rows = s.row.data(),
-               .total = &total,
-               .topk_index = index.data(),
-               .topk_weight = weight.data()},
-              y.data());
-  const auto first = s.as_received(9);
-  const auto second = s.as_received(5);
-  for (std::size_t c = 0; c < 4; ++c) {
-    const float sum = 0.5F * reference_from_bf16(first[c]) + 3 * reference_from_bf16(second[c]);
-    EXPECT_EQ(y[c], reference_to_bf16(sum));
+  const std::vector<float> weight{0.5F, 0, 3.7F};
+  for (const element type : {element::bf16, element::fp16, element::fp32}) {
+    std::vector<std::byte> y(4 * bytes_of(type));
+    run_experts({.hidden = 4,
+                 .top_k = 3,
+                 .row_bytes = 8,
+                 .weights = weighting::at_expert,
+                 .experts = experts,
+                 .values = type},
+                {.rows = s.row.data(),
+                 .total = &total,
+                 .topk_index = index.data(),
+                 .topk_weight = weight.data()},
+                y.data());
+    const auto first = s.as_received(9);
+    const auto second = s.as_received(5);
+    for (std::size_t c = 0; c < 4; ++c) {
+      const float product = 3.7F * second[c];
+      EXPECT_EQ(reference_load(type, y.data(), c),
+                reference_round(type, 0.5F * first[c] + product));
+    }
   }
 }
 

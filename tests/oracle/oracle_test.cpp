@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <map>
+#include <span>
 #include <vector>
 
 namespace eptransport::support {
@@ -110,30 +112,28 @@ TEST_F(TwoRanks, TakesMissingWeightsAsOne) {
 
 /// Expert e returns the constant that the test chose for it.
 expert_function constants(std::map<int, float> values) {
-  return [values](const row_view&, int expert, std::uint16_t* y) {
-    y[0] = reference_to_bf16(values.at(expert));
-  };
+  return [values](const row_view&, int expert, float* y) { y[0] = values.at(expert); };
 }
 
 float combined(const problem& p, const rank_input& in, const expert_function& expert,
                weighting weights = weighting::at_expert) {
-  return reference_from_bf16(expect_combine(p, in, weights, expert).at(0));
+  return reference_load(p.values, expect_combine(p, in, weights, expert).data(), 0);
 }
 
 TEST_F(TwoRanks, CombineWeighsAndCountsDuplicatesTwice) {
   const auto expert = constants({{0, 2}, {1, 100}, {2, 4}, {3, 1}});
   const auto out = expect_combine(p_, inputs_[0], weighting::at_expert, expert);
-  EXPECT_EQ(reference_from_bf16(out[0]), 0.5F * 2 + 0.25F * 4);
-  EXPECT_EQ(reference_from_bf16(out[1]), 2 + 4);
+  EXPECT_EQ(reference_load(element::bf16, out.data(), 0), 0.5F * 2 + 0.25F * 4);
+  EXPECT_EQ(reference_load(element::bf16, out.data(), 1), 2 + 4);
   const auto plain = expect_combine(p_, inputs_[0], weighting::none, expert);
-  EXPECT_EQ(reference_from_bf16(plain[0]), 6);
-  EXPECT_EQ(reference_from_bf16(plain[1]), 2);
+  EXPECT_EQ(reference_load(element::bf16, plain.data(), 0), 6);
+  EXPECT_EQ(reference_load(element::bf16, plain.data(), 1), 2);
 }
 
 TEST_F(TwoRanks, CombineGivesZeroToATokenWithoutExperts) {
   const auto out = expect_combine(p_, inputs_[1], weighting::at_expert, constants({{1, 3}}));
-  EXPECT_EQ(reference_from_bf16(out[0]), 24);  // its other weight is NaN and unused
-  EXPECT_EQ(out[1], 0);
+  EXPECT_EQ(reference_load(element::bf16, out.data(), 0), 24);  // its other weight is NaN, unused
+  EXPECT_EQ(reference_load(element::bf16, out.data(), 1), 0);
 }
 
 TEST(OracleCombine, RoundsEachRanksPartBeforeTheSum) {
@@ -160,6 +160,52 @@ TEST(OracleCombine, AddsChoicesInTheirOrder) {
   const auto expert = constants({{0, 0x1p30F}, {1, -0x1p30F}, {2, 1}});
   EXPECT_EQ(combined(p, tokens_of(0, 3, {0, 1, 2}), expert), 1.0F);
   EXPECT_EQ(combined(p, tokens_of(0, 3, {0, 2, 1}), expert), 0.0F);  // 1 is lost in 2^30
+}
+
+TEST(OracleCombine, RoundsPartsToTheTypeThatTravels) {
+  problem p{
+      .ranks = 2, .experts = 3, .top_k = 3, .hidden = 1, .row_bytes = 1, .placement = {0, 0, 1}};
+  const rank_input in = tokens_of(0, 3, {0, 1, 2});
+  const auto expert = constants({{0, 1}, {1, 0x1p-8F}, {2, 0x1p-8F}});
+  p.returns = element::fp32;
+  EXPECT_EQ(combined(p, in, expert), 1.0F + 0x1p-7F) << "one rounding";
+  const combine_spec by_rank{.per_expert = false};
+  const auto out = expect_combine(p, in, weighting::at_expert, expert, by_rank);
+  EXPECT_EQ(reference_load(element::bf16, out.data(), 0), 1.0F) << "the experts rounded to bf16";
+  p.values = p.returns = element::fp16;
+  EXPECT_EQ(combined(p, in, expert), 1.0F + 0x1p-7F);
+}
+
+TEST(OracleCombine, AddsTheBiasLastAndSkipsWhatWasDropped) {
+  const problem p{.ranks = 2,
+                  .experts = 2,
+                  .top_k = 1,
+                  .hidden = 1,
+                  .row_bytes = 1,
+                  .values = element::fp32,
+                  .returns = element::fp32};
+  const rank_input in = tokens_of(0, 1, {0, 1, 1, -1});
+  const float terms[] = {-0x1p30F, 1, 2, 3};
+  const auto bias = std::as_bytes(std::span(terms));
+  const std::vector<std::int64_t> kept{1, 1};
+  const auto out = expect_combine(p, in, weighting::none, constants({{0, 0x1p30F}, {1, 5}}),
+                                  {.kept = kept, .bias = bias});
+  const std::vector<float> wanted{0, 6, 2, 3};
+  EXPECT_EQ(std::memcmp(out.data(), wanted.data(), out.size()), 0);
+  const auto back = expect_choice_values(p, 0, in, kept);
+  EXPECT_EQ(back, (std::vector<float>{choice_value(0, 0, 0), choice_value(0, 1, 0), 0, 0}));
+  EXPECT_NE(choice_value(0, 0, 0), choice_value(0, 1, 0));
+}
+
+TEST_F(TwoRanks, RowsBeyondTheRoomAreTheLastInRankMajorOrder) {
+  const std::vector<std::int64_t> room{1, 1};
+  const expected_dispatch one = expect(1, {.room = room});
+  EXPECT_EQ(places(one), (std::vector<indices>{{0, 0, 0}}));
+  EXPECT_EQ(one.dropped, 1);
+  EXPECT_EQ(one.expert_count, (indices{1, 0}));
+  EXPECT_EQ(expect_totals(p_, inputs_), (indices{2, 2}));
+  EXPECT_EQ(expect_kept(p_, inputs_, 0, room), (indices{1, 1}));
+  EXPECT_EQ(expect_kept(p_, inputs_, 1, room), (indices{0, 0}));
 }
 
 TEST(OracleRounding, GoesToTheNearestAndTiesToEven) {

@@ -72,6 +72,114 @@ TEST(Runner, VerifiesEveryShapeAndSchedule) {
   }
 }
 
+/// `small`, with counted calls on nvlink.
+run_config counted(output_layout layout) {
+  run_config config = small();
+  config.wire = "nvlink";
+  config.layout = layout;
+  config.mode = dispatch_mode::counted;
+  config.landing = true;
+  config.iterations = 4;
+  return config;
+}
+
+TEST(Runner, VerifiesCountedAndMixedCallsInEveryLayout) {
+  for (const std::string& wire : wires()) {
+    for (const output_layout layout : {output_layout::rank_major, output_layout::expert_major,
+                                       output_layout::padded, output_layout::in_place}) {
+      for (const bool mixed : {false, true}) {
+        run_config config = counted(layout);
+        config.wire = wire;
+        config.mixed = mixed;
+        config.landing = !mixed;
+        config.cached = mixed;
+        config.split = mixed;
+        config.order = delivery::shuffled;
+        config.return_weights = true;
+        config.bias = true;
+        const run_result result = run(config);
+        EXPECT_TRUE(result.verified) << wire << ", layout " << static_cast<int>(layout) << ":\n"
+                                     << result.why();
+      }
+    }
+  }
+}
+
+TEST(Runner, VerifiesEveryValueTypeAndWireType) {
+  for (const element values : {element::bf16, element::fp16, element::fp32}) {
+    for (const element returns : {values, element::fp32}) {
+      for (const output_layout layout : {output_layout::rank_major, output_layout::padded}) {
+        run_config config = counted(layout);
+        config.wire = "efa-gpu";
+        config.values = values;
+        config.returns = returns;
+        config.bias = true;
+        const run_result result = run(config);
+        EXPECT_TRUE(result.verified) << "values " << static_cast<int>(values) << ", returns "
+                                     << static_cast<int>(returns) << ":\n"
+                                     << result.why();
+      }
+    }
+  }
+}
+
+TEST(Runner, VerifiesRowsThatTheKernelQuantises) {
+  for (const quantisation how : {quantisation::fp8_fp32, quantisation::fp8_ue8m0}) {
+    for (const output_layout layout : {output_layout::rank_major, output_layout::expert_major,
+                                       output_layout::padded, output_layout::in_place}) {
+      run_config config = counted(layout);
+      config.mixed = true;
+      config.hidden = 300;
+      config.quantise = how;
+      config.scale_columns = layout == output_layout::in_place ? 0 : 4;
+      const run_result result = run(config);
+      EXPECT_TRUE(result.verified) << "layout " << static_cast<int>(layout) << ":\n"
+                                   << result.why();
+    }
+  }
+}
+
+TEST(Runner, VerifiesPulledRows) {
+  for (const output_layout layout : {output_layout::rank_major, output_layout::in_place}) {
+    run_config config = counted(layout);
+    config.transfer = combine_transfer::pull;
+    config.combines = 2;
+    config.bias = true;
+    const run_result result = run(config);
+    EXPECT_TRUE(result.verified) << "layout " << static_cast<int>(layout) << ":\n" << result.why();
+  }
+}
+
+TEST(Runner, VerifiesWhatIsDroppedAndWhatIsRefused) {
+  run_config config = counted(output_layout::expert_major);
+  config.tokens = {6, 0, 7};
+  config.landing_rows = {2, 9, 3};
+  config.overflow = overflow_policy::drop;
+  config.return_weights = true;
+  run_result result = run(config);
+  EXPECT_TRUE(result.verified) << result.why();
+  EXPECT_FALSE(result.ranks[0].overflowed);
+  config.overflow = overflow_policy::error;
+  result = run(config);
+  EXPECT_TRUE(result.verified) << result.why();
+  for (const rank_report& report : result.ranks) EXPECT_TRUE(report.overflowed);
+}
+
+TEST(Runner, FindsARowBehindTheLastOneWhereRowsLand) {
+  const std::string found =
+      report_after(counted(output_layout::rank_major), "dispatch",
+                   [](const tamper_point& at) { at.rows.back() = std::byte{0x11}; });
+  EXPECT_NE(found.find("expected to be left alone"), std::string::npos) << found;
+}
+
+TEST(Runner, FindsAWriteBehindTheLandingZone) {
+  const std::string found = report_after(
+      counted(output_layout::rank_major), "dispatch",
+      [](const tamper_point& at) { at.rows.data()[at.rows.size()] = std::byte{0x11}; });
+  EXPECT_NE(found.find("canary of the landing zone hit 0 bytes after its end"), std::string::npos)
+      << found;
+}
+
 TEST(Runner, BooksMessagesAndTimePerCall) {
   run_config config = small();
   config.tokens = {4};
@@ -133,6 +241,20 @@ TEST(Runner, FindsAWriteBehindABuffer) {
       << found;
 }
 
+TEST(Runner, MeasuresFreeRunsAndComparesThemWithMemcpy) {
+  run_config config = counted(output_layout::rank_major);
+  config.schedule = run_mode::free;
+  config.align_clocks = true;
+  config.copy_baseline = true;
+  const run_result result = run(config);
+  ASSERT_TRUE(result.verified) << result.why();
+  EXPECT_GT(result.dispatch.mean_ns, 0);
+  EXPECT_GT(result.dispatch_copy.mean_ns, 0);
+  EXPECT_GT(result.combine_copy.mean_ns, 0);
+  EXPECT_GT(result.dispatch_payload, 0);
+  EXPECT_EQ(result.dispatch_payload, result.combine_payload) << "both move the same bf16 rows";
+}
+
 TEST(Runner, ReplaysAScheduleFromItsSeed) {
   run_config config = small();
   config.order = delivery::shuffled;
@@ -165,6 +287,12 @@ TEST(Runner, RefusesWhatCannotRun) {
   config = small();
   config.message = message_shape::direct;
   EXPECT_EQ(run(config).code, errc::unsupported);
+  config = small();
+  config.transfer = combine_transfer::pull;
+  EXPECT_NE(run(config).error.find("pull needs nvlink"), std::string::npos);
+  config = small();
+  config.landing_rows = {1};
+  EXPECT_NE(run(config).error.find("landing_rows for 1 ranks"), std::string::npos);
   config = small();
   config.tokens = {1, 2};
   EXPECT_NE(run(config).error.find("token counts for 2 ranks"), std::string::npos);

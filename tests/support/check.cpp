@@ -3,7 +3,9 @@
 /// @brief The comparisons, and how a difference is put into words.
 #include "support/check.hpp"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -164,6 +166,9 @@ std::string check_counts(int rank, const expected_dispatch& expected, const rece
     all.insert(all.end(), expected.expert_count.begin(), expected.expert_count.end());
     wrong = compare_list(rank, "host_counts", all, got.host_counts);
   }
+  if (wrong.empty() && got.dropped != nullptr) {
+    wrong = compare(rank, "dropped rows", expected.dropped, *got.dropped);
+  }
   return wrong;
 }
 
@@ -193,27 +198,30 @@ std::string check_metadata(const problem& p, int rank, const expected_dispatch& 
   return check_padding_marks(rank, expected, got);
 }
 
+std::string check_left_alone(int rank, const char* what, std::span<const std::byte> buffer,
+                             std::uint64_t unit, std::uint64_t begin, std::uint64_t end,
+                             std::byte poison) {
+  for (std::uint64_t at = begin * unit; at < end * unit && at < buffer.size(); ++at) {
+    if (buffer[at] == poison) continue;
+    return at_rank(rank) + what + " " + std::to_string(at / unit) + " byte " +
+           std::to_string(at % unit) + ": expected to be left alone, got " +
+           hex(std::to_integer<std::uint64_t>(buffer[at]), 2);
+  }
+  return {};
+}
+
 std::string check_slack(const problem& p, int rank, const expected_dispatch& expected,
                         std::span<const std::byte> rows, std::span<const std::byte> scales,
                         std::byte poison) {
-  const auto untouched = [&](std::span<const std::byte> buffer, std::uint64_t unit,
-                             const char* what, std::uint64_t begin, std::uint64_t end) {
-    for (std::uint64_t at = begin * unit; at < end * unit && at < buffer.size(); ++at) {
-      if (buffer[at] == poison) continue;
-      return at_rank(rank) + what + " " + std::to_string(at / unit) + " byte " +
-             std::to_string(at % unit) + ": expected to be left alone, got " +
-             hex(std::to_integer<std::uint64_t>(buffer[at]), 2);
-    }
-    return std::string();
-  };
   const auto check = [&](std::uint64_t begin, std::uint64_t end) {
-    std::string wrong = untouched(rows, p.row_bytes, "row", begin, end);
+    std::string wrong = check_left_alone(rank, "row", rows, p.row_bytes, begin, end, poison);
     if (wrong.empty() && p.scale_bytes != 0) {
-      wrong = untouched(scales, p.scale_bytes, "scales of row", begin, end);
+      wrong = check_left_alone(rank, "scales of row", scales, p.scale_bytes, begin, end, poison);
     }
     return wrong;
   };
-  const std::uint64_t all = p.row_bytes == 0 ? 0 : rows.size() / p.row_bytes;
+  const std::uint64_t scaled = p.scale_bytes == 0 ? 0 : scales.size() / p.scale_bytes;
+  const std::uint64_t all = std::max<std::uint64_t>(rows.size() / p.row_bytes, scaled);
   if (expected.spec.layout != output_layout::padded) {
     return check(static_cast<std::uint64_t>(expected.total), all);
   }
@@ -237,19 +245,41 @@ std::string check_dispatch(const problem& p, std::span<const rank_input> inputs,
   return wrong;
 }
 
-std::string check_combine(const problem& p, int rank, std::span<const std::uint16_t> expected,
-                          std::span<const std::uint16_t> got) {
+std::string check_combined(const problem& p, int rank, std::span<const std::byte> expected,
+                           std::span<const std::byte> got) {
+  const std::uint64_t bytes = bytes_of(p.values);
   if (expected.size() != got.size()) {
-    return compare(rank, "combined values", static_cast<std::int64_t>(expected.size()),
-                   static_cast<std::int64_t>(got.size()));
+    return compare(rank, "combined values", static_cast<std::int64_t>(expected.size() / bytes),
+                   static_cast<std::int64_t>(got.size() / bytes));
   }
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (expected[i] == got[i]) continue;
-    const auto hidden = static_cast<std::size_t>(p.hidden);
+  if (expected.empty() || std::memcmp(expected.data(), got.data(), got.size()) == 0) return {};
+  for (std::uint64_t i = 0; i < expected.size() / bytes; ++i) {
+    if (std::memcmp(&expected[i * bytes], &got[i * bytes], bytes) == 0) continue;
+    const float wanted = reference_load(p.values, expected.data(), i);
+    const float came = reference_load(p.values, got.data(), i);
+    if (std::isnan(wanted) && std::isnan(came)) continue;
+    const auto hidden = static_cast<std::uint64_t>(p.hidden);
+    const auto bits = [&](std::span<const std::byte> from) {
+      std::uint64_t value = 0;
+      std::memcpy(&value, &from[i * bytes], bytes);
+      return " (" + hex(value, static_cast<int>(bytes) * 2) + ")";
+    };
     return at_rank(rank) + "combined token " + std::to_string(i / hidden) + ", column " +
-           std::to_string(i % hidden) + ": expected " + decimal(reference_from_bf16(expected[i])) +
-           " (" + hex(expected[i], 4) + "), got " + decimal(reference_from_bf16(got[i])) + " (" +
-           hex(got[i], 4) + ")";
+           std::to_string(i % hidden) + ": expected " + decimal(wanted) + bits(expected) +
+           ", got " + decimal(came) + bits(got);
+  }
+  return {};
+}
+
+std::string check_choice_values(const problem& p, int rank, std::span<const float> expected,
+                                const float* got) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (same(expected[i], got[i])) continue;
+    const auto k = static_cast<std::size_t>(p.top_k);
+    return compare(
+        rank,
+        "returned value of token " + std::to_string(i / k) + ", choice " + std::to_string(i % k),
+        expected[i], got[i]);
   }
   return {};
 }

@@ -41,9 +41,26 @@ namespace eptransport::support {
                                          int rank, const expected_dispatch& expected,
                                          const received& got);
 
-/// The combined tokens [T, hidden] bf16, bit for bit.
-[[nodiscard]] std::string check_combine(const problem& p, int rank,
-                                        std::span<const std::uint16_t> expected,
-                                        std::span<const std::uint16_t> got);
+/// The combined tokens [T, hidden] of `values`, bit for bit; any NaN equals any NaN.
+[[nodiscard]] std::string check_combined(const problem& p, int rank,
+                                         std::span<const std::byte> expected,
+                                         std::span<const std::byte> got);
+
+/// The same for contiguous containers of values or of bytes.
+template <class Expected, class Got>
+[[nodiscard]] std::string check_combine(const problem& p, int rank, const Expected& expected,
+                                        const Got& got) {
+  return check_combined(p, rank, std::as_bytes(std::span(expected)), std::as_bytes(std::span(got)));
+}
+
+/// The floats returned per choice, [T, k].
+[[nodiscard]] std::string check_choice_values(const problem& p, int rank,
+                                              std::span<const float> expected, const float* got);
+
+/// Units [begin, end) of `unit` bytes each still hold their poison.
+[[nodiscard]] std::string check_left_alone(int rank, const char* what,
+                                           std::span<const std::byte> buffer, std::uint64_t unit,
+                                           std::uint64_t begin, std::uint64_t end,
+                                           std::byte poison);
 
 }  // namespace eptransport::support

@@ -10,7 +10,7 @@
 ///     h      = digest + b[c mod row_bytes] * 0x9E3779B1 + (c + 1) * 0x85EBCA77
 ///                     + (expert + 1) * 0xC2B2AE3D
 ///     h      = (h xor (h >> 15)) * 0x27D4EB2F
-///     y[c]   = ((h >> 24) - 128) / 32        a multiple of 1/32 in [-4, 4): exact in bf16
+///     y[c]   = ((h >> 24) - 128) / 32        a multiple of 1/32 in [-4, 4): exact in bf16, fp16
 ///
 /// `reference_expert` in oracle.cpp is a second, independent writing of the same definition.
 #pragma once
@@ -34,11 +34,12 @@ struct expert_stage {
   output_layout layout = output_layout::rank_major;
   weighting weights = weighting::none;      ///< rank layouts: applied here, before the sum
   std::span<const std::int32_t> experts{};  ///< global index of each local expert
+  element values = element::bf16;           ///< of y
 };
 
-/// Computes y for one row and one global expert, [hidden] bf16.
+/// Computes y for one row and one global expert, [hidden].
 void compute_expert(const expert_stage& stage, const std::byte* row, const std::byte* scales,
-                    std::int32_t expert, std::uint16_t* y);
+                    std::int32_t expert, float* y);
 
 /// Runs this rank's experts over what it received.
 ///
@@ -46,7 +47,7 @@ void compute_expert(const expert_stage& stage, const std::byte* row, const std::
 /// rounded once. Expert layouts: y[i] = the expert's result, unweighted; padding is not touched.
 ///
 /// @param in  needs `total`, `topk_index`, `topk_weight`, or `expert_count`, `expert_offset`
-/// @param y   [rows, hidden] bf16, where the layout's rows lie
-void run_experts(const expert_stage& stage, const received& in, std::uint16_t* y);
+/// @param y   [rows, hidden] of `stage.values`, where the layout's rows lie
+void run_experts(const expert_stage& stage, const received& in, void* y);
 
 }  // namespace eptransport::support

@@ -85,4 +85,44 @@ class guarded {
   pointer memory_;
 };
 
+/// A part of somebody else's memory, with canaries on both sides of it.
+class guarded_part {
+ public:
+  static constexpr std::uint64_t zone = 256;
+
+  guarded_part() = default;
+  /// Takes `bytes` of `all` that begin `skew` bytes after a canary zone; the rest becomes canaries.
+  ///
+  /// @pre `all` has skew + bytes + 2 * zone bytes
+  guarded_part(std::span<std::byte> all, std::uint64_t skew, std::uint64_t bytes)
+      : all_(all), begin_(zone + skew), end_(begin_ + bytes) {
+    std::memset(all_.data(), canary, begin_);
+    std::memset(all_.data() + end_, canary, all_.size() - end_);
+  }
+
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept {
+    return all_.subspan(begin_, end_ - begin_);
+  }
+
+  /// Where a canary was hit; empty if nowhere.
+  [[nodiscard]] std::string damage(const std::string& name) const {
+    for (std::uint64_t at = 0; at < all_.size(); ++at) {
+      if (at == begin_) at = end_;
+      if (at >= all_.size()) break;
+      if (all_[at] == static_cast<std::byte>(canary)) continue;
+      return "canary of " + name + " hit " +
+             (at < begin_ ? std::to_string(begin_ - at) + " bytes before its start"
+                          : std::to_string(at - end_) + " bytes after its end");
+    }
+    return {};
+  }
+
+ private:
+  static constexpr int canary = 0xC3;
+
+  std::span<std::byte> all_{};
+  std::uint64_t begin_ = 0;
+  std::uint64_t end_ = 0;
+};
+
 }  // namespace eptransport::support

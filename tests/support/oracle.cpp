@@ -4,10 +4,6 @@
 #include "support/oracle.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <limits>
 
 namespace eptransport::support {
 namespace {
@@ -55,48 +51,57 @@ bool goes_to(const problem& p, const placement_table& table, const rank_input& i
   return false;
 }
 
-/// rank_major and in_place: source rank, then token.
-void expect_by_rank(const problem& p, std::span<const rank_input> inputs, int rank,
-                    expected_dispatch& out) {
-  const placement_table table(p);
+/// A row that arrives: whose token it is.
+struct arrival {
+  std::int32_t source;
+  std::int64_t token;
+};
+
+/// What `rank` gets, in rank-major order: source rank, then token.
+std::vector<arrival> arrivals(const problem& p, const placement_table& table,
+                              std::span<const rank_input> inputs, int rank) {
+  std::vector<arrival> all;
   for (int source = 0; source < p.ranks; ++source) {
     const rank_input& in = inputs[static_cast<std::size_t>(source)];
     for (std::int64_t token = 0; token < in.tokens; ++token) {
-      if (!goes_to(p, table, in, token, rank)) continue;
-      out.rows.push_back({.position = out.total++, .source_rank = source, .source_token = token});
-      for (int j = 0; j < p.top_k; ++j) {
-        const std::size_t at = cell(p, token, j);
-        const bool ours = table.rank_of(in.index[at]) == rank;
-        out.topk_index.push_back(ours ? table.local[static_cast<std::size_t>(in.index[at])] : -1);
-        out.topk_weight.push_back(ours ? weight_of(in, at) : 0.0F);
-      }
+      if (goes_to(p, table, in, token, rank)) all.push_back({source, token});
+    }
+  }
+  return all;
+}
+
+/// rank_major and in_place: one row per arrival.
+void expect_by_rank(const problem& p, const placement_table& table,
+                    std::span<const rank_input> inputs, int rank, std::span<const arrival> arrived,
+                    expected_dispatch& out) {
+  for (const arrival& from : arrived) {
+    const rank_input& in = inputs[static_cast<std::size_t>(from.source)];
+    out.rows.push_back(
+        {.position = out.total++, .source_rank = from.source, .source_token = from.token});
+    for (int j = 0; j < p.top_k; ++j) {
+      const std::size_t at = cell(p, from.token, j);
+      const bool ours = table.rank_of(in.index[at]) == rank;
+      out.topk_index.push_back(ours ? table.local[static_cast<std::size_t>(in.index[at])] : -1);
+      out.topk_weight.push_back(ours ? weight_of(in, at) : 0.0F);
     }
   }
 }
 
-/// expert_major and padded: expert, then source rank, then token, then choice.
-void expect_by_expert(const problem& p, std::span<const rank_input> inputs, int rank,
+/// expert_major and padded: expert, then arrival, then choice.
+void expect_by_expert(const problem& p, std::span<const std::vector<expected_row>> by_expert,
                       expected_dispatch& out) {
-  const std::vector<std::int32_t> mine = experts_of(p, rank);
-  const std::int64_t worst = static_cast<std::int64_t>(p.ranks) * p.max_tokens * p.top_k;
+  const std::int64_t worst = most_rows(p) * p.top_k;
   const std::int64_t stride = out.spec.capacity != 0 ? out.spec.capacity : worst;
   const std::int64_t align = out.spec.alignment;
   const bool padded = out.spec.layout == output_layout::padded;
   std::int64_t start = 0;
-  for (std::size_t local = 0; local < mine.size(); ++local) {
-    const std::int64_t count = out.expert_count[local];
+  for (const std::vector<expected_row>& rows : by_expert) {
+    const auto count = static_cast<std::int64_t>(rows.size());
     out.expert_offset.push_back(start);
     std::int64_t position = start;
-    for (int source = 0; source < p.ranks; ++source) {
-      const rank_input& in = inputs[static_cast<std::size_t>(source)];
-      for (std::size_t at = 0; at < in.index.size(); ++at) {
-        if (in.index[at] != mine[local]) continue;
-        out.rows.push_back({.position = position++,
-                            .source_rank = source,
-                            .source_token = static_cast<std::int64_t>(at) / p.top_k,
-                            .expert = static_cast<std::int32_t>(local),
-                            .weight = weight_of(in, at)});
-      }
+    for (const expected_row& row : rows) {
+      out.rows.push_back(row);
+      out.rows.back().position = position++;
     }
     const std::int64_t aligned = (count + align - 1) / align * align;
     out.total += padded ? count : aligned;
@@ -106,17 +111,8 @@ void expect_by_expert(const problem& p, std::span<const rank_input> inputs, int 
 
 }  // namespace
 
-float reference_from_bf16(std::uint16_t bits) noexcept {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
-}
-
-std::uint16_t reference_to_bf16(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t upper = bits >> 16U;
-  const std::uint32_t lower = bits & 0xFFFFU;
-  if (std::isnan(value)) return static_cast<std::uint16_t>(upper | 0x40U);
-  const bool up = lower > 0x8000U || (lower == 0x8000U && (upper & 1U) != 0);
-  return static_cast<std::uint16_t>(upper + (up ? 1U : 0U));
+std::int64_t most_rows(const problem& p) {
+  return std::max(static_cast<std::int64_t>(p.ranks) * p.max_tokens, p.counted_rows);
 }
 
 std::vector<std::int32_t> owners(const problem& p) {
@@ -142,16 +138,33 @@ expected_dispatch expect_dispatch(const problem& p, std::span<const rank_input> 
                                   const output_spec& spec) {
   expected_dispatch out;
   out.spec = spec;
-  for (const std::int32_t expert : experts_of(p, rank)) {
-    std::int64_t count = 0;
-    for (const rank_input& in : inputs)
-      count += std::count(in.index.begin(), in.index.end(), expert);
-    out.expert_count.push_back(count);
+  const placement_table table(p);
+  std::vector<arrival> arrived = arrivals(p, table, inputs, rank);
+  const auto all = static_cast<std::int64_t>(arrived.size());
+  out.landed = spec.room.empty() ? all : std::min(all, spec.room[static_cast<std::size_t>(rank)]);
+  out.dropped = all - out.landed;
+  arrived.resize(static_cast<std::size_t>(out.landed));
+  std::vector<std::vector<expected_row>> by_expert(experts_of(p, rank).size());
+  for (const arrival& from : arrived) {
+    const rank_input& in = inputs[static_cast<std::size_t>(from.source)];
+    for (int j = 0; j < p.top_k; ++j) {
+      const std::size_t at = cell(p, from.token, j);
+      if (table.rank_of(in.index[at]) != rank) continue;
+      const std::int32_t local = table.local[static_cast<std::size_t>(in.index[at])];
+      by_expert[static_cast<std::size_t>(local)].push_back({.source_rank = from.source,
+                                                            .source_token = from.token,
+                                                            .expert = local,
+                                                            .weight = weight_of(in, at),
+                                                            .choice = j});
+    }
+  }
+  for (const auto& rows : by_expert) {
+    out.expert_count.push_back(static_cast<std::int64_t>(rows.size()));
   }
   if (spec.layout == output_layout::expert_major || spec.layout == output_layout::padded) {
-    expect_by_expert(p, inputs, rank, out);
+    expect_by_expert(p, by_expert, out);
   } else {
-    expect_by_rank(p, inputs, rank, out);
+    expect_by_rank(p, table, inputs, rank, arrived, out);
   }
   return out;
 }
@@ -169,47 +182,97 @@ std::vector<std::int64_t> expect_sent(const problem& p, const rank_input& own) {
   return sent;
 }
 
+std::vector<std::int64_t> expect_totals(const problem& p, std::span<const rank_input> inputs) {
+  std::vector<std::int64_t> totals(static_cast<std::size_t>(p.ranks), 0);
+  for (const rank_input& in : inputs) {
+    const std::vector<std::int64_t> sent = expect_sent(p, in);
+    for (std::size_t to = 0; to < totals.size(); ++to) totals[to] += sent[to];
+  }
+  return totals;
+}
+
+std::vector<std::int64_t> expect_kept(const problem& p, std::span<const rank_input> inputs,
+                                      int source, std::span<const std::int64_t> room) {
+  const auto own = static_cast<std::size_t>(source);
+  std::vector<std::int64_t> kept = expect_sent(p, inputs[own]);
+  if (room.empty()) return kept;
+  const std::vector<std::int64_t> below = expect_totals(p, inputs.first(own));
+  for (std::size_t to = 0; to < kept.size(); ++to) {
+    kept[to] = std::clamp<std::int64_t>(room[to] - below[to], 0, kept[to]);
+  }
+  return kept;
+}
+
 std::uint64_t count_bad_indices(const problem& p, const rank_input& own) {
   return static_cast<std::uint64_t>(
       std::count_if(own.index.begin(), own.index.end(),
                     [&](std::int64_t expert) { return expert < -1 || expert >= p.experts; }));
 }
 
-std::vector<std::uint16_t> expect_combine(const problem& p, const rank_input& own,
-                                          weighting weights, const expert_function& expert) {
+std::vector<std::byte> expect_combine(const problem& p, const rank_input& own, weighting weights,
+                                      const expert_function& expert, const combine_spec& how) {
   const placement_table table(p);
   const auto hidden = static_cast<std::size_t>(p.hidden);
-  std::vector<std::uint16_t> out(static_cast<std::size_t>(own.tokens) * hidden);
-  std::vector<std::uint16_t> y(hidden);
+  const element part_type = how.per_expert ? p.returns : p.values;
+  std::vector<std::byte> out(static_cast<std::size_t>(own.tokens) * hidden * bytes_of(p.values));
+  std::vector<float> y(hidden);
+  std::vector<std::int64_t> seen(static_cast<std::size_t>(p.ranks), 0);
   for (std::int64_t token = 0; token < own.tokens; ++token) {
     const row_view row{own.x.data() + static_cast<std::uint64_t>(token) * p.row_bytes,
                        own.scales.data() + static_cast<std::uint64_t>(token) * p.scale_bytes};
     std::vector<float> total(hidden, 0.0F);
     for (int rank = 0; rank < p.ranks; ++rank) {
+      const auto to = static_cast<std::size_t>(rank);
       if (!goes_to(p, table, own, token, rank)) continue;
+      if (seen[to]++; !how.kept.empty() && seen[to] > how.kept[to]) continue;
       std::vector<float> part(hidden, 0.0F);
       for (int j = 0; j < p.top_k; ++j) {
         const std::size_t at = cell(p, token, j);
         if (table.rank_of(own.index[at]) != rank) continue;
         const float weight = weights == weighting::none ? 1.0F : weight_of(own, at);
         expert(row, static_cast<int>(own.index[at]), y.data());
-        for (std::size_t c = 0; c < hidden; ++c) {
-          part[c] = plus(part[c], times(weight, reference_from_bf16(y[c])));
-        }
+        for (std::size_t c = 0; c < hidden; ++c) part[c] = plus(part[c], times(weight, y[c]));
       }
       for (std::size_t c = 0; c < hidden; ++c) {
-        total[c] = plus(total[c], reference_from_bf16(reference_to_bf16(part[c])));
+        total[c] = plus(total[c], reference_round(part_type, part[c]));
       }
     }
     for (std::size_t c = 0; c < hidden; ++c) {
-      out[static_cast<std::size_t>(token) * hidden + c] = reference_to_bf16(total[c]);
+      const std::size_t at = static_cast<std::size_t>(token) * hidden + c;
+      if (!how.bias.empty())
+        total[c] = plus(total[c], reference_load(p.values, how.bias.data(), at));
+      reference_store(p.values, out.data(), at, total[c]);
+    }
+  }
+  return out;
+}
+
+float choice_value(int source, std::int64_t token, std::int64_t choice) noexcept {
+  const auto mixed = static_cast<std::uint32_t>(source * 7919 + token * 613 + choice) * 2654435761U;
+  return static_cast<float>(static_cast<std::int32_t>(mixed | 1U)) * 0x1p-31F;
+}
+
+std::vector<float> expect_choice_values(const problem& p, int rank, const rank_input& own,
+                                        std::span<const std::int64_t> kept) {
+  const placement_table table(p);
+  std::vector<float> out(own.index.size(), 0.0F);
+  std::vector<std::int64_t> seen(static_cast<std::size_t>(p.ranks), 0);
+  for (std::int64_t token = 0; token < own.tokens; ++token) {
+    for (int to = 0; to < p.ranks; ++to) {
+      const auto index = static_cast<std::size_t>(to);
+      if (!goes_to(p, table, own, token, to)) continue;
+      if (seen[index]++; !kept.empty() && seen[index] > kept[index]) continue;
+      for (int j = 0; j < p.top_k; ++j) {
+        const std::size_t at = cell(p, token, j);
+        if (table.rank_of(own.index[at]) == to) out[at] = choice_value(rank, token, j);
+      }
     }
   }
   return out;
 }
 
 expert_function reference_expert(const problem& p) {
-  return [p](const row_view& row, int expert, std::uint16_t* y) {
+  return [p](const row_view& row, int expert, float* y) {
     std::uint32_t digest = 0;
     std::uint32_t factor = 0;
     const auto absorb = [&](const std::byte* bytes, std::uint64_t count) {
@@ -228,7 +291,7 @@ expert_function reference_expert(const problem& p) {
       h ^= h >> 15U;
       h *= 0x27D4EB2FU;
       const int eighth = static_cast<int>(h >> 24U) - 128;
-      y[c] = reference_to_bf16(static_cast<float>(eighth) / 32.0F);
+      y[c] = static_cast<float>(eighth) / 32.0F;
     }
   };
 }

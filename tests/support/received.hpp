@@ -14,6 +14,7 @@ struct received {
   const std::byte* scales = nullptr;
   /// in_place: row i lies that many bytes after `rows`, its scales as many after `scales`.
   const std::uint64_t* row_offset = nullptr;
+  bool packed_scales = false;  ///< in_place: the scales lie row by row all the same
   const std::int64_t* total = nullptr;
   const std::int64_t* expert_count = nullptr;
   const std::int64_t* expert_offset = nullptr;
@@ -24,13 +25,16 @@ struct received {
   const std::int32_t* source_rank = nullptr;
   const std::int64_t* source_token = nullptr;
   const std::int64_t* host_counts = nullptr;
+  const std::int64_t* dropped = nullptr;
 
   /// Row `position`; `bytes` per row.
   [[nodiscard]] const std::byte* row(std::int64_t position, std::uint64_t bytes) const noexcept {
     return rows + offset(position, bytes);
   }
   [[nodiscard]] const std::byte* scale(std::int64_t position, std::uint64_t bytes) const noexcept {
-    return bytes == 0 ? nullptr : scales + offset(position, bytes);
+    if (bytes == 0) return nullptr;
+    const std::uint64_t packed = static_cast<std::uint64_t>(position) * bytes;
+    return scales + (packed_scales ? packed : offset(position, bytes));
   }
 
  private:

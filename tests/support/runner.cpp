@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "support/inputs.hpp"
 #include "support/runner_wires.hpp"
@@ -23,6 +24,7 @@ constexpr wire_entry table[] = {
     {"efa-gpu", run_efa_gpu},
     {"efa-proxy", run_efa_proxy},
 };
+constexpr wire_entry for_tests_only{"tight", run_tight};
 
 run_result refuse(const std::string& why) {
   run_result out;
@@ -40,7 +42,18 @@ std::string wrong_with(const run_config& config) {
   for (const std::int64_t tokens : config.tokens) {
     if (tokens < 0) return "a rank with " + std::to_string(tokens) + " tokens";
   }
-  if (config.skew % 2 != 0) return "skew must be even, bf16 values lie at even addresses";
+  if (config.skew % bytes_of(config.values) != 0)
+    return "skew must be a multiple of a value's size";
+  const std::size_t rooms = config.landing_rows.size();
+  if (rooms != 0 && rooms != static_cast<std::size_t>(config.ranks)) {
+    return "landing_rows for " + std::to_string(rooms) + " ranks, there are " +
+           std::to_string(config.ranks);
+  }
+  const bool per_expert =
+      config.layout == output_layout::expert_major || config.layout == output_layout::padded;
+  if (config.transfer == combine_transfer::pull && (per_expert || config.wire != "nvlink")) {
+    return "pull needs nvlink and one row per token: rank_major or in_place";
+  }
   if (config.ranks < 1 || config.experts < 1 || config.top_k < 1 || config.hidden < 1) {
     return "ranks, experts, top_k and hidden must be at least 1";
   }
@@ -65,20 +78,23 @@ const std::vector<std::string>& wires() {
   return names;
 }
 
-result<row_format> parse_format(const std::string& text, std::int64_t hidden) {
-  if (text == "bf16") return bf16_rows(hidden);
-  if (text == "fp8") return fp8_rows(hidden);
+result<dispatch_format> parse_format(const std::string& text, std::int64_t hidden) {
+  if (text == "bf16") return dispatch_format{bf16_rows(hidden)};
+  for (const auto& [name, how] : {std::pair{"fp8", quantisation::fp8_fp32},
+                                  std::pair{"fp8-ue8m0", quantisation::fp8_ue8m0}}) {
+    if (text == name) return dispatch_format{quantised_rows(hidden, how), how};
+  }
   if (text.starts_with("opaque:")) {
     const std::string rest = text.substr(7);
     const std::size_t colon = rest.find(':');
     const std::uint64_t row = parse_count(rest.substr(0, colon));
     const std::string scale = colon == std::string::npos ? "0" : rest.substr(colon + 1);
     if (row > 0 && (scale == "0" || parse_count(scale) > 0)) {
-      return row_format{row, parse_count(scale)};
+      return dispatch_format{row_format{row, parse_count(scale)}};
     }
   }
   return failure{errc::invalid_argument, "format",
-                 "'" + text + "' is not bf16, fp8 or opaque:ROW[:SCALE] in bytes"};
+                 "'" + text + "' is not bf16, fp8, fp8-ue8m0 or opaque:ROW[:SCALE] in bytes"};
 }
 
 run_result run(const run_config& config) {
@@ -94,6 +110,7 @@ run_result run(const run_config& config) {
   for (const wire_entry& wire : table) {
     if (config.wire == wire.name) return wire.run(config, *routes);
   }
+  if (config.wire == for_tests_only.name) return for_tests_only.run(config, *routes);
   std::string known;
   for (const std::string& name : wires()) known += (known.empty() ? "" : ", ") + name;
   return refuse("no wire '" + config.wire + "', there are " + known);

@@ -43,7 +43,7 @@ struct tamper_point {
 
 /// One run.
 struct run_config {
-  std::string wire = "efa-proxy";  ///< a name in `wires()`
+  std::string wire = "efa-proxy";  ///< a name in `wires()`, or "tight": short messages, few words
   int ranks = 2;
   std::vector<std::int64_t> tokens{4};  ///< of each rank; one entry: of all
   bool vary_tokens = false;             ///< each call draws its count from [0, tokens]
@@ -58,7 +58,15 @@ struct run_config {
   index_type indices = index_type::int64;
   index_checks checks = index_checks::checked;
   dispatch_mode mode = dispatch_mode::slotted;
-  int lanes = 1;  ///< all in flight at once
+  bool mixed = false;               ///< the seed chooses each call's mode, alike on all ranks
+  int lanes = 1;                    ///< all in flight at once
+  std::int64_t counted_tokens = 0;  ///< of the shape; 0: as `max_tokens`, if counted calls are made
+  std::int64_t counted_rows = 0;    ///< of the shape; 0: ranks * counted_tokens
+  overflow_policy overflow = overflow_policy::error;
+  quantisation quantise = quantisation::none;  ///< not none: `row` is what it makes
+  element values = element::bf16;
+  element returns = element::bf16;
+  bool return_weights = false;  ///< a float goes back for each choice, where combine pushes
 
   output_layout layout = output_layout::rank_major;
   std::int64_t alignment = 1;
@@ -67,6 +75,12 @@ struct run_config {
   weighting weights = weighting::at_expert;  ///< rank layouts: applied by the experts of the run
   bool null_weights = false;                 ///< topk_weight is null
   bool device_tokens = false;                ///< the token count is passed in memory
+  bool landing = false;  ///< counted rows land behind the group's region, elsewhere on each rank
+  std::vector<std::int64_t>
+      landing_rows{};              ///< room of each rank, at most counted_rows; empty: all
+  std::int64_t scale_columns = 0;  ///< not 0: column-major scales, columns a multiple of it long
+  combine_transfer transfer = combine_transfer::push;  ///< pull: of counted calls; nvlink
+  bool bias = false;
   bool split = false;   ///< halves instead of whole calls, all lanes' first halves first
   bool cached = false;  ///< every second dispatch reuses its predecessor's handle
   int combines = 1;     ///< combines after each dispatch; from the second on without a dispatch
@@ -94,8 +108,9 @@ struct run_config {
   std::optional<wire_charge> charge{};
   std::vector<loopback_fault> faults{};
 
-  bool pauses = false;        ///< random pauses of each rank between calls
-  bool align_clocks = false;  ///< a barrier before each call, so that its time is its own
+  bool pauses = false;         ///< random pauses of each rank between calls
+  bool align_clocks = false;   ///< a barrier before each call, so that its time is its own
+  bool copy_baseline = false;  ///< before each call memcpy moves as many rows, for comparison
   std::uint64_t timeout_ns = 10'000'000'000;
 
   /// Called by rank 0 after each iteration, if set.
@@ -113,6 +128,7 @@ struct traffic_sum {
 /// How one rank fared.
 struct rank_report {
   int iterations = 0;       ///< completed without an error
+  bool overflowed = false;  ///< it ended as it had to: a counted call did not fit, and said so
   fault_record fault{};     ///< of the first lane that has one
   std::string error;        ///< what the first failing call returned, empty if none failed
   std::string failed_call;  ///< e.g. "dispatch, lane 0, iteration 3"
@@ -121,7 +137,8 @@ struct rank_report {
   std::vector<lane_statistics> lanes;
 };
 
-/// Modelled time of one kind of call, over all calls of all ranks.
+/// Time of one kind of call, over all calls of all ranks: modelled under `run_mode::baton`,
+/// measured under `run_mode::free`.
 struct call_time {
   double mean_ns = 0;
   double p99_ns = 0;
@@ -142,7 +159,11 @@ struct run_result {
   std::string reason;  ///< why this message shape
   call_time dispatch{};
   call_time combine{};
-  double wall_ns = 0;  ///< of the whole run, verification included
+  call_time dispatch_copy{};  ///< of the memcpy, with `run_config::copy_baseline`
+  call_time combine_copy{};
+  double dispatch_payload = 0;  ///< bytes of rows that a rank sends per call, its own included
+  double combine_payload = 0;   ///< bytes of rows that a rank returns per call
+  double wall_ns = 0;           ///< of the whole run, verification included
   std::uint64_t trace_hash = 0;
   wire_charge charge{};
   std::vector<int> nodes;  ///< of each rank
@@ -154,10 +175,17 @@ struct run_result {
 /// Names of the wires.
 [[nodiscard]] const std::vector<std::string>& wires();
 
-/// `bf16`, `fp8` or `opaque:ROW:SCALE` (bytes) for rows of `hidden` values.
+/// Dispatch rows and what makes them.
+struct dispatch_format {
+  row_format row{};
+  quantisation quantise = quantisation::none;
+};
+
+/// `bf16`, `fp8`, `fp8-ue8m0` (quantised by the kernel) or `opaque:ROW[:SCALE]` (bytes) for rows of
+/// `hidden` values.
 ///
 /// @par Errors  `invalid_argument`, with what was expected
-[[nodiscard]] result<row_format> parse_format(const std::string& text, std::int64_t hidden);
+[[nodiscard]] result<dispatch_format> parse_format(const std::string& text, std::int64_t hidden);
 
 /// Runs it. Never throws; a configuration that cannot run gives `error`.
 [[nodiscard]] run_result run(const run_config& config);

@@ -13,16 +13,17 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "support/check.hpp"
-#include "support/experts.hpp"
 #include "support/inputs.hpp"
 #include "support/lane_buffers.hpp"
+#include "support/lane_run.hpp"
 #include "support/random.hpp"
 #include "support/runner.hpp"
 #include "support/verdict.hpp"
@@ -31,16 +32,29 @@ namespace eptransport::support {
 
 /// The shape of the group.
 [[nodiscard]] inline group_shape shape_of(const run_config& config, const problem& p) {
+  const bool quantised = p.quantise != quantisation::none;
   return {.max_tokens = p.max_tokens,
+          .counted_tokens = p.counted_tokens,
+          .counted_rows = config.counted_rows,
+          .overflow = config.overflow,
           .hidden = p.hidden,
           .top_k = p.top_k,
           .experts = p.experts,
-          .row = {p.row_bytes, p.scale_bytes},
+          .row = quantised ? row_format{} : row_format{p.row_bytes, p.scale_bytes},
+          .quantise = p.quantise,
+          .values = p.values,
+          .returns = p.returns,
+          .return_weights = config.return_weights,
           .placement = p.placement,
           .message = config.message,
           .signals = config.signals,
           .checks = config.checks,
           .lanes = config.lanes};
+}
+
+/// Where what the lanes' callers keep in the window begins.
+[[nodiscard]] inline std::uint64_t extra_start(const run_config& config, const group_sizes& sizes) {
+  return (config.window_offset + sizes.window_bytes + 127) / 128 * 128;
 }
 
 /// One rank of a run.
@@ -53,32 +67,26 @@ class rank_run {
   rank_run(const run_config& config, const router& routes, world& everything, transport& own,
            rank_report& report, rank_verdict& verdict)
       : config_(config),
-        routes_(routes),
         world_(everything),
         transport_(own),
         report_(report),
         verdict_(verdict),
         problem_(problem_of(config)),
-        rank_(own.view().rank()),
-        experts_(experts_of(problem_, rank_)),
-        expert_(reference_expert(problem_)) {}
+        rank_(own.view().rank()) {
+    for (int lane = 0; lane < config.lanes; ++lane) {
+      lanes_.emplace_back(config_, routes, problem_, rank_, lane);
+    }
+  }
 
   void operator()() {
     if (!build()) return;
-    for (int i = 0; i < config_.iterations && report_.error.empty(); ++i) iterate(i);
+    for (int i = 0; i < config_.iterations && ok(); ++i) iterate(i);
+    if (config_.transfer == combine_transfer::pull) close();
     finish();
   }
 
  private:
   using group_type = group<transport>;
-
-  /// One lane's part of the current iteration.
-  struct lane_part {
-    std::unique_ptr<lane_buffers> buffers;
-    std::vector<rank_input> inputs;
-    expected_dispatch expected;
-    std::uint64_t bad_indices = 0;  ///< of all dispatches so far
-  };
 
   bool build() {
     auto made = group_type::create(
@@ -93,56 +101,53 @@ class rank_run {
     group_ = std::make_unique<group_type>(std::move(*made));
     verdict_.message = group_->message();
     verdict_.reason = group_->reason();
-    lanes_.resize(static_cast<std::size_t>(config_.lanes));
-    for (lane_part& lane : lanes_) {
-      lane.buffers = std::make_unique<lane_buffers>(
-          config_, problem_, static_cast<int>(experts_.size()), group_->needs().handle_bytes);
+    std::uint64_t extra = extra_start(config_, group_->needs());
+    for (int lane = 0; lane < config_.lanes; ++lane) {
+      const bool counts = problem_.counted_tokens != 0;
+      part(lane).place(group_->needs().handle_bytes, group_->layout().scale_offset,
+                       {.start = transport_.window().data(),
+                        .own_rows = counts ? group_->counted_rows(lane) : nullptr,
+                        .mine = extra});
+      extra += window_layout_of(config_, problem_).lane_bytes();
     }
     return true;
   }
 
   void iterate(int i) {
     iteration_ = i;
-    const bool cached = config_.cached && i % 2 == 1;
-    for (int lane = 0; lane < config_.lanes; ++lane) prepare(lane, cached);
-    dispatch_all(cached);
-    for (int lane = 0; lane < config_.lanes && ok(); ++lane) verify_dispatch(lane);
+    for (int lane = 0; lane < config_.lanes; ++lane) {
+      if (i > 0) poison_zones(lane);
+      part(lane).prepare(i);
+    }
+    copy_dispatches();
+    dispatch_all();
+    verify("dispatch", &lane_run::verify_dispatch);
     for (int c = 0; c < config_.combines && ok(); ++c) {
+      // After a difference the rank goes on sending, so that the others need not time out.
+      for (int lane = 0; lane < config_.lanes && !verdict_.found(); ++lane) part(lane).run_stage();
+      copy_combines();
       combine_all();
-      for (int lane = 0; lane < config_.lanes && ok(); ++lane) verify_combine(lane);
+      verify("combine", &lane_run::verify_combine);
     }
     if (!ok()) return;
     ++report_.iterations;
     if (rank_ == 0 && config_.progress) config_.progress(i);
   }
 
-  [[nodiscard]] bool ok() const { return report_.error.empty(); }
-  [[nodiscard]] lane_part& part(int lane) { return lanes_[static_cast<std::size_t>(lane)]; }
-  [[nodiscard]] std::uint64_t poison_kind(int lane) const {
-    return static_cast<std::uint64_t>(iteration_ + lane + rank_);
-  }
+  [[nodiscard]] bool ok() const { return report_.error.empty() && !report_.overflowed; }
+  [[nodiscard]] lane_run& part(int lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
-  void prepare(int lane, bool cached) {
-    lane_part& mine = part(lane);
-    mine.inputs = draw_inputs(config_, routes_, iteration_, lane);
-    const rank_input& own = mine.inputs[static_cast<std::size_t>(rank_)];
-    mine.expected = expect_dispatch(problem_, mine.inputs, rank_,
-                                    {.layout = config_.layout,
-                                     .alignment = config_.alignment,
-                                     .capacity = config_.capacity > 0 ? config_.capacity : 0});
-    if (config_.capacity == exact_capacity && config_.layout == output_layout::padded) {
-      std::int64_t most = 0;
-      for (const std::int64_t count : mine.expected.expert_count) most = std::max(most, count);
-      mine.expected = expect_dispatch(problem_, mine.inputs, rank_,
-                                      {.layout = config_.layout, .capacity = most + 1});
+  void verify(const char* call, std::string (lane_run::*check)()) {
+    for (int lane = 0; lane < config_.lanes && ok() && !verdict_.found(); ++lane) {
+      lane_run& mine = part(lane);
+      if (config_.tamper) config_.tamper(mine.buffers().touch(call, rank_, iteration_));
+      note(call, lane, (mine.*check)());
     }
-    if (!cached) mine.bad_indices += count_bad_indices(problem_, own);
-    mine.buffers->prepare(own, mine.expected, poison_kind(lane), cached);
-    if (iteration_ > 0) poison_zones(lane);
   }
 
   /// Between the end of one exchange and the next dispatch_send, the landing zones of the former
   /// and the combine zone are free: no peer writes there before it has our next D message (INV-3).
+  /// So are counted rows and what goes with them.
   void poison_zones(int lane) {
     const geometry& geo = group_->layout();
     const auto statistics = group_->statistics(lane);
@@ -150,37 +155,39 @@ class rank_run {
     std::byte* base = transport_.window().data() + config_.window_offset +
                       static_cast<std::uint64_t>(lane) * geo.lane_bytes;
     const auto ranks = static_cast<std::uint64_t>(problem_.ranks);
-    const std::uint64_t rows = ranks * static_cast<std::uint64_t>(problem_.max_tokens);
-    poison({base + geo.zone(statistics->epoch - 1, 0), ranks * geo.zone_bytes}, poison_kind(lane));
-    poison({base + geo.combine, rows * geo.return_bytes}, poison_kind(lane) + 1);
+    const std::uint64_t kind = part(lane).kind();
+    poison({base + geo.zone(statistics->epoch - 1, 0), ranks * geo.zone_bytes}, kind);
+    poison({base + geo.rows, geo.combine - geo.rows}, kind);
+    poison({base + geo.combine, geo.staging - geo.combine}, kind + 1);
   }
 
-  void dispatch_all(bool cached) {
+  void dispatch_all() {
     meet();
     for (int lane = 0; lane < config_.lanes && ok(); ++lane) {
-      lane_buffers& b = *part(lane).buffers;
+      lane_buffers& b = part(lane).buffers();
       pause();
       timed(report_.dispatch, verdict_.dispatch_ns, lane,
             config_.split ? "dispatch_send" : "dispatch", [&] {
               return config_.split
-                         ? group_->dispatch_send(lane, b.input(cached), b.handle(), how())
-                         : group_->dispatch(lane, b.input(cached), b.output(), b.handle(), how());
+                         ? group_->dispatch_send(lane, b.input(), b.handle(), how())
+                         : group_->dispatch(lane, b.input(), b.output(), b.handle(), how());
             });
-      b.poison_inputs(poison_kind(lane) + 2);
+      // A counted dispatch reads its inputs until its second half is over.
+      if (!config_.split || !b.counted()) b.poison_inputs(part(lane).kind() + 2);
     }
     for (int lane = 0; lane < config_.lanes && ok() && config_.split; ++lane) {
-      lane_buffers& b = *part(lane).buffers;
+      lane_buffers& b = part(lane).buffers();
       pause();
       timed_more(report_.dispatch, verdict_.dispatch_ns, lane, "dispatch_recv",
                  [&] { return group_->dispatch_recv(lane, b.output(), b.handle(), how()); });
+      b.poison_inputs(part(lane).kind() + 2);
     }
   }
 
   void combine_all() {
-    for (int lane = 0; lane < config_.lanes; ++lane) run_stage(lane);
     meet();
     for (int lane = 0; lane < config_.lanes && ok(); ++lane) {
-      lane_buffers& b = *part(lane).buffers;
+      lane_buffers& b = part(lane).buffers();
       pause();
       timed(report_.combine, verdict_.combine_ns, lane, config_.split ? "combine_send" : "combine",
             [&] {
@@ -189,61 +196,14 @@ class rank_run {
                          : group_->combine(lane, b.experts_output(), b.combined(), b.handle(),
                                            how());
             });
-      b.poison_y(poison_kind(lane) + 3);
+      if (!b.pulls()) b.poison_y(part(lane).kind() + 3);
     }
     for (int lane = 0; lane < config_.lanes && ok() && config_.split; ++lane) {
-      lane_buffers& b = *part(lane).buffers;
+      lane_buffers& b = part(lane).buffers();
       pause();
       timed_more(report_.combine, verdict_.combine_ns, lane, "combine_recv",
                  [&] { return group_->combine_recv(lane, b.combined(), b.handle(), how()); });
     }
-  }
-
-  [[nodiscard]] received result_of(lane_part& lane) const {
-    return lane.buffers->result(transport_.window().data(), group_->layout().scale_offset);
-  }
-
-  void verify_dispatch(int lane) {
-    if (verdict_.found()) return;
-    lane_part& mine = part(lane);
-    if (config_.tamper) config_.tamper(mine.buffers->touch("dispatch", rank_, iteration_));
-    const received got = result_of(mine);
-    std::string wrong = mine.buffers->damage();
-    if (wrong.empty()) wrong = check_dispatch(problem_, mine.inputs, rank_, mine.expected, got);
-    if (wrong.empty()) {
-      wrong = check_slack(problem_, rank_, mine.expected, mine.buffers->rows(),
-                          mine.buffers->scales(), poison_byte(poison_kind(lane)));
-    }
-    note("dispatch", lane, wrong);
-  }
-
-  /// After a difference the rank goes on sending, so that the others need not time out.
-  void run_stage(int lane) {
-    if (verdict_.found()) return;
-    lane_part& mine = part(lane);
-    run_experts({.hidden = problem_.hidden,
-                 .top_k = problem_.top_k,
-                 .row_bytes = problem_.row_bytes,
-                 .scale_bytes = problem_.scale_bytes,
-                 .layout = config_.layout,
-                 .weights = config_.weights,
-                 .experts = experts_},
-                mine.buffers->completed(result_of(mine), mine.expected), mine.buffers->y());
-    mine.buffers->poison_out(poison_kind(lane) + 1);
-  }
-
-  void verify_combine(int lane) {
-    if (verdict_.found()) return;
-    lane_part& mine = part(lane);
-    if (config_.tamper) config_.tamper(mine.buffers->touch("combine", rank_, iteration_));
-    const rank_input& own = mine.inputs[static_cast<std::size_t>(rank_)];
-    std::string wrong = mine.buffers->damage();
-    if (wrong.empty()) {
-      wrong =
-          check_combine(problem_, rank_, expect_combine(problem_, own, config_.weights, expert_),
-                        mine.buffers->out());
-    }
-    note("combine", lane, wrong);
   }
 
   void note(const char* call, int lane, const std::string& wrong) {
@@ -280,9 +240,60 @@ class rank_run {
     sum.messages += world_.messages(rank_) - messages;
     sum.bytes += world_.bytes(rank_) - bytes;
     if (done) return;
+    if (part(lane).must_overflow()) return accept_overflow(lane, done.error());
     report_.error = done.error().message();
     report_.failed_call = std::string(name) + ", lane " + std::to_string(lane) + ", iteration " +
                           std::to_string(iteration_);
+  }
+
+  void accept_overflow(int lane, const failure& error) {
+    report_.overflowed = true;
+    std::string wrong = part(lane).verify_overflow(error, group_->fault(lane));
+    (void)transport_.barrier(config_.timeout_ns);
+    if (wrong.empty()) wrong = part(lane).verify_untouched();
+    note("dispatch", lane, wrong);
+  }
+
+  /// Peers may pull until all have combined.
+  void close() {
+    const result<void> met = transport_.barrier(config_.timeout_ns);
+    if (met || !ok()) return;
+    report_.error = met.error().message();
+    report_.failed_call = "the closing barrier";
+  }
+
+  /// memcpy of as many rows as the lanes' next dispatches send, own ones included.
+  void copy_dispatches() {
+    if (!config_.copy_baseline) return;
+    std::int64_t rows = 0;
+    for (const lane_run& lane : lanes_) rows += lane.rows_sent();
+    verdict_.dispatch_payload.push_back(static_cast<double>(rows) *
+                                        static_cast<double>(problem_.row_bytes));
+    copy_rows(lanes_.front().own().x, problem_.row_bytes, rows, verdict_.dispatch_copy_ns);
+  }
+
+  /// The same for the rows that the next combines return.
+  void copy_combines() {
+    if (!config_.copy_baseline) return;
+    std::int64_t rows = 0;
+    for (const lane_run& lane : lanes_) rows += lane.rows_received();
+    const auto bytes = static_cast<std::uint64_t>(problem_.hidden) * bytes_of(problem_.values);
+    verdict_.combine_payload.push_back(static_cast<double>(rows) * static_cast<double>(bytes));
+    copy_rows(lanes_.front().buffers().y(), bytes, rows, verdict_.combine_copy_ns);
+  }
+
+  /// Copies `rows` rows, one after another, from `from`, again and again, to memory of its own.
+  void copy_rows(std::span<const std::byte> from, std::uint64_t bytes, std::int64_t rows,
+                 std::vector<double>& times) {
+    const auto count = static_cast<std::uint64_t>(rows);
+    const std::uint64_t there = from.size() / bytes;
+    if (copied_.size() < count * bytes) copied_.resize(count * bytes);
+    meet();
+    const std::uint64_t start = transport_.view().now_ns();
+    for (std::uint64_t i = 0; i < count && there != 0; ++i) {
+      std::memcpy(&copied_[i * bytes], &from[i % there * bytes], bytes);
+    }
+    times.push_back(static_cast<double>(transport_.view().now_ns() - start));
   }
 
   /// All clocks at the latest one, if wanted.
@@ -310,12 +321,12 @@ class rank_run {
       const auto statistics = group_->statistics(lane);
       if (!statistics) continue;
       report_.lanes.push_back(*statistics);
-      if (!ok() || verdict_.found()) continue;
+      if (!ok() || verdict_.found()) continue;  // an overflow, too, ends it early
       const auto iterations = static_cast<std::uint64_t>(config_.iterations);
       const auto combines = static_cast<std::uint64_t>(config_.combines);
       count("epoch", statistics->epoch, iterations * (combines > 1 ? combines : 1), lane);
       count("combines", statistics->combines, iterations * combines, lane);
-      count("bad_indices", statistics->bad_indices, part(lane).bad_indices, lane);
+      count("bad_indices", statistics->bad_indices, part(lane).bad_indices(), lane);
     }
   }
 
@@ -327,18 +338,16 @@ class rank_run {
   }
 
   const run_config& config_;
-  const router& routes_;
   world& world_;
   transport& transport_;
   rank_report& report_;
   rank_verdict& verdict_;
   problem problem_;
   int rank_;
-  std::vector<std::int32_t> experts_;
-  expert_function expert_;
   random_bits pauses_{config_.seed, 0x7061757365, static_cast<std::uint64_t>(rank_)};
   std::unique_ptr<group_type> group_;
-  std::vector<lane_part> lanes_;
+  std::vector<lane_run> lanes_;
+  std::vector<std::byte> copied_;
   int iteration_ = 0;
 };
 
@@ -347,7 +356,9 @@ class rank_run {
                                                  const group_sizes& sizes) {
   loopback_options options;
   options.ranks = config.ranks;
-  options.window_bytes = config.window_offset + sizes.window_bytes;
+  options.window_bytes =
+      extra_start(config, sizes) + static_cast<std::uint64_t>(config.lanes) *
+                                       window_layout_of(config, problem_of(config)).lane_bytes();
   options.signals = config.first_signal + sizes.signals;
   options.channels = config.channels;
   options.nodes = config.nodes;

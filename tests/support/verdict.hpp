@@ -15,8 +15,12 @@ struct rank_verdict {
   int iteration = -1;  ///< of the first difference
   std::string call;
   std::string difference;
-  std::vector<double> dispatch_ns;  ///< modelled, one per call
+  std::vector<double> dispatch_ns;  ///< one per call
   std::vector<double> combine_ns;
+  std::vector<double> dispatch_copy_ns;  ///< with `run_config::copy_baseline`
+  std::vector<double> combine_copy_ns;
+  std::vector<double> dispatch_payload;
+  std::vector<double> combine_payload;
   message_shape message = message_shape::automatic;
   std::string reason;
 
