@@ -36,8 +36,10 @@ inline constexpr float smallest_scale = 0x1p-126F;
   return __builtin_bit_cast(float, static_cast<std::uint32_t>(byte) << 23);
 }
 
-/// Quantises one row: e4m3 of x / scale, the quotient rounded to fp32 first. dst [hidden] e4m3; scales [blocks] fp32, or [blocks] bytes padded with 0 to a
-/// multiple of 4; x [hidden] bf16.
+/// Quantises one row: e4m3 of x / scale, the quotient rounded to fp32 first.
+///
+/// dst [hidden] e4m3; scales [blocks] fp32, or [blocks] bytes padded with 0 to a multiple of 4; x
+/// [hidden] bf16.
 ///
 /// @par Threads  The group calls together; `g.sync()` before others read.
 EPT_NO_EXEC_CHECK
