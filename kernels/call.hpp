@@ -209,7 +209,7 @@ struct dispatch_output {
   std::int32_t* source_rank = nullptr;   ///< [n]
   std::int64_t* source_token = nullptr;  ///< [n]
   std::uint64_t* row_offset = nullptr;   ///< [n] in_place: bytes from the start of the window
-  std::int64_t* dropped = nullptr;       ///< [1] counted: rows for this rank that did not fit
+  std::int64_t* dropped = nullptr;       ///< [1] rows for this rank that did not fit; not if cached
   std::int64_t* host_counts = nullptr;  ///< [1 + local_experts] memory the host may read: n, counts
 };
 
@@ -222,8 +222,8 @@ struct combine_input {
   /// With `group_shape::return_weights`: a float to return for each choice, e.g. the gradient of
   /// its weight. rank_major and in_place: [n, k], zero for other ranks' experts; the others: [n].
   const float* choice_value = nullptr;
-  /// pull: y lies in the window and is frozen until the lane's next dispatch returns; before a
-  /// window is torn down, all ranks meet in a barrier.
+  /// pull, which returns no choice values: y lies in the window and is frozen until the lane's next
+  /// dispatch returns; before a window is torn down, all ranks meet in a barrier.
   combine_transfer transfer = combine_transfer::push;
 };
 

@@ -109,7 +109,7 @@ template <class Context>
 EPT_HOST_DEVICE void empty_exchange(const Context& ctx) {
   announce_all(ctx, nullptr);
   ctx.barrier(stage::combine_send);
-  if (ctx.ok()) await_exchange(ctx, nullptr, dispatch_mode::slotted);
+  if (ctx.ok()) await_exchange(ctx, nullptr, dispatch_input{});
   ctx.barrier(stage::combine_send);
 }
 
@@ -222,8 +222,9 @@ EPT_HOST_DEVICE void offer(const Context& ctx, const combine_input& in) {
       *reinterpret_cast<message_header*>(message) = {
           .stamp = stamp_of(ctx.combines),
           .config = geo.config,
-          .value =
-              static_cast<std::uint64_t>(static_cast<const std::byte*>(in.y) - ctx.view.local())};
+          .value = in.y == nullptr ? 0
+                                   : static_cast<std::uint64_t>(
+                                         static_cast<const std::byte*>(in.y) - ctx.view.local())};
     }
     ctx.worker.sync();
     if (peer != geo.rank && !put(ctx,
@@ -249,6 +250,13 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   const bool readable = rows == 0 || expect_pointer(ctx, in.y, stage::combine_send);
   const bool pull = in.transfer == combine_transfer::pull;
   if (!pull && readable) return_rows(ctx, in, handle, rows);
+  if (pull && readable && rows > 0) {
+    const auto at =
+        static_cast<std::uint64_t>(static_cast<const std::byte*>(in.y) - ctx.view.local());
+    const auto bytes = static_cast<std::uint64_t>(rows) * geo.value_bytes;
+    // y that runs past the window would read as zeros elsewhere.
+    (void)expect_pointer(ctx, ctx.view.peer_pointer(geo.rank, at, bytes), stage::combine_send);
+  }
   ctx.view.submit(ctx.worker, ctx.channel);
   ctx.barrier(stage::combine_send);
   if (pull) offer(ctx, in);
@@ -354,6 +362,7 @@ struct finish_combine {
     if (has(parts, call_parts::send)) {
       state.phase = lane_phase::combine_sent;
       header->transfer = transfer;
+      state.handle = reinterpret_cast<std::uintptr_t>(header);
       state.combines += 1;
       if (exchanged) state.epoch += 1;
     }
@@ -391,8 +400,9 @@ struct combine_call {
                            phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
                            lane_phase::dispatched);
     } else {
-      (void)detail::expect(ctx, stage::combine_recv, phase == lane_phase::combine_sent,
-                           lane_phase::combine_sent);
+      (void)(detail::expect(ctx, stage::combine_recv, phase == lane_phase::combine_sent,
+                            lane_phase::combine_sent) &&
+             detail::expect_same_handle(ctx, stage::combine_recv, parts_of_handle));
     }
     detail::expect_combinable(ctx, parts_of_handle, in);
     const combine_transfer transfer = send ? in.transfer : parts_of_handle.header->transfer;

@@ -77,7 +77,7 @@ EPT_HOST_DEVICE void announce_counts(const Context& ctx, const dispatch_input& i
     std::byte* message = place_header(
         ctx, peer,
         {.stamp = stamp_of(ctx.epoch),
-         .config = geo.config_of(dispatch_mode::counted),
+         .config = geo.config_of(dispatch_mode::counted, in.cached),
          .rows = handle.sent[peer],
          .limit =
              static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows : geo.counted_rows),
@@ -186,6 +186,7 @@ EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
                                   const handle_parts& handle, std::int64_t token) {
   const geometry& geo = ctx.geo;
   route_entry* routes = handle.routes + token * geo.top_k;
+  const std::byte* staged_side = nullptr;  // per_row: of the staged row, which all puts share
   for (std::int32_t i = 0; i < geo.top_k && routes[i].rank >= 0; ++i) {
     const route_entry to = routes[i];
     if (to.slot < 0) continue;  // dropped when the handle was filled
@@ -199,8 +200,14 @@ EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
       (void)sent(ctx, op_status::failed, stage::dispatch_send, to.rank);
       return;
     }
-    write_token(ctx, in, token, place.row, place.side);
-    if (to.rank == geo.rank || geo.message != message_shape::per_row) continue;
+    const bool alone = to.rank != geo.rank && geo.message == message_shape::per_row;
+    if (alone && staged_side != nullptr) {
+      ctx.worker.copy(place.side, staged_side, geo.side_bytes);
+    } else {
+      write_token(ctx, in, token, place.row, place.side);
+    }
+    if (!alone) continue;
+    staged_side = place.side;
     const auto at = static_cast<std::uint64_t>(handle.place_base[to.rank] + to.slot);
     if (!put(ctx,
              {.peer = to.rank,
@@ -289,6 +296,16 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
   const geometry& geo = ctx.geo;
   if (ctx.ok() && !in.cached) plan_counted(ctx, handle);
   if (ctx.ok() && in.cached) {
+    for (std::int32_t r = 0; r < geo.ranks; ++r) {  // what this rank sends fits; all ranks look
+      const std::int64_t end = handle.sent[r] > 0 ? handle.place_base[r] + handle.sent[r] : 0;
+      if (end > room_at(ctx, r) && worker.thread() == 0) {
+        raise(ctx, {.kind = fault_kind::capacity,
+                    .where = stage::dispatch_recv,
+                    .peer = r,
+                    .expected = static_cast<std::uint64_t>(room_at(ctx, r)),
+                    .seen = static_cast<std::uint64_t>(end)});
+      }
+    }
     expect_room(ctx, room_at(ctx, geo.rank), received_rows(geo, handle.received), -1);
   }
   ctx.barrier(stage::dispatch_recv);

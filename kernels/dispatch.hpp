@@ -134,8 +134,11 @@ template <class Context>
   const std::int64_t most =
       in.mode == dispatch_mode::counted ? ctx.geo.counted_tokens : ctx.geo.max_tokens;
   if (tokens >= 0 && tokens <= most) {
-    const bool readable = tokens == 0 || (expect_pointer(ctx, in.x, stage::dispatch_send) &&
-                                          expect_pointer(ctx, in.topk_index, stage::dispatch_send));
+    const bool readable =
+        tokens == 0 || (expect_pointer(ctx, in.x, stage::dispatch_send) &&
+                        expect_pointer(ctx, in.topk_index, stage::dispatch_send) &&
+                        (ctx.geo.scale_bytes == 0 || ctx.geo.quantise != quantisation::none ||
+                         expect_pointer(ctx, in.scales, stage::dispatch_send)));
     return readable ? tokens : 0;
   }
   if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
@@ -196,7 +199,7 @@ template <class Context>
 EPT_HOST_DEVICE void dispatch_receive(const Context& ctx, const dispatch_input& in,
                                       const dispatch_output& out, const handle_parts& handle) {
   const bool counted = in.mode == dispatch_mode::counted;
-  if (ctx.ok()) await_exchange(ctx, handle.received, in.mode);
+  if (ctx.ok()) await_exchange(ctx, handle.received, in);
   ctx.barrier(stage::dispatch_recv);
   if (counted) {
     exchange_counted_rows(ctx, in, out, handle);
@@ -218,6 +221,7 @@ struct finish_dispatch {
     if (state.status != 0) return;
     if (has(parts, call_parts::send)) {
       state.phase = lane_phase::dispatch_sent;
+      state.handle = reinterpret_cast<std::uintptr_t>(handle.header);
       if (!in.cached) {
         *handle.header = {.magic = handle_magic ^ config,
                           .tokens = in.device_tokens != nullptr ? *in.device_tokens : in.tokens};
@@ -261,12 +265,12 @@ struct dispatch_call {
           detail::expect(ctx, stage::dispatch_send,
                          phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
                          lane_phase::combined) &&
-          (!in.cached || detail::expect_handle(ctx, stage::dispatch_send, parts_of_handle));
+          (!in.cached || detail::expect_cached(ctx, parts_of_handle, in.mode));
       detail::dispatch_send(ctx, in, parts_of_handle, valid);
     } else {
       (void)(detail::expect(ctx, stage::dispatch_recv, phase == lane_phase::dispatch_sent,
                             lane_phase::dispatch_sent) &&
-             detail::expect_handle(ctx, stage::dispatch_recv, parts_of_handle));
+             detail::expect_same_handle(ctx, stage::dispatch_recv, parts_of_handle));
     }
     ctx.barrier(stage::dispatch_recv);
     if (detail::has(parts, call_parts::receive)) {

@@ -39,6 +39,12 @@ struct lane_context {
   EPT_HOST_DEVICE void barrier(stage where) const;
 };
 
+/// A deadline `ns` after `now`; far ones saturate.
+[[nodiscard]] EPT_HOST_DEVICE inline std::uint64_t later(std::uint64_t now,
+                                                         std::uint64_t ns) noexcept {
+  return now + ns < now ? no_deadline : now + ns;
+}
+
 /// Reads the lane's state at the entry of a kernel. Only the last worker to leave changes it.
 EPT_NO_EXEC_CHECK
 template <class View, class W>
@@ -54,7 +60,7 @@ template <class View, class W>
           lane,
           state.epoch,
           state.combines,
-          now + state.timeout_ns,
+          later(now, state.timeout_ns),
           worker.worker() % view.channels()};
 }
 
@@ -76,7 +82,7 @@ EPT_NO_EXEC_CHECK
 template <class View, class W>
 EPT_HOST_DEVICE void lane_context<View, W>::barrier(stage where) const {
   // The deadline of a wait inside the phase may fall on the deadline itself: allow twice.
-  if (!worker.barrier(view, deadline + lane.state->timeout_ns) && worker.thread() == 0) {
+  if (!worker.barrier(view, later(deadline, lane.state->timeout_ns)) && worker.thread() == 0) {
     raise(*this, {.kind = fault_kind::expired, .where = where});
   }
 }
@@ -376,6 +382,38 @@ template <class Context>
   if (seen == wanted) return true;
   if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
     raise(ctx, {.kind = fault_kind::misuse, .where = where, .expected = wanted, .seen = seen});
+  }
+  return false;
+}
+
+/// Raises a misuse unless a cached dispatch finds the routing of a finished one of its own mode.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool expect_cached(const Context& ctx, const handle_parts& handle,
+                                                 dispatch_mode mode) {
+  if (!expect_handle(ctx, stage::dispatch_send, handle)) return false;
+  if (handle.header->received_valid != 0 && handle.header->in.mode == mode) return true;
+  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
+    raise(ctx, {.kind = fault_kind::misuse,
+                .where = stage::dispatch_send,
+                .expected = static_cast<std::uint64_t>(mode),
+                .seen = static_cast<std::uint64_t>(handle.header->in.mode)});
+  }
+  return false;
+}
+
+/// Raises a misuse unless a second half is given the handle of its first half.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool expect_same_handle(const Context& ctx, stage where,
+                                                      const handle_parts& handle) {
+  const auto seen = reinterpret_cast<std::uintptr_t>(handle.header);
+  if (ctx.lane.state->handle == seen) return true;
+  if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
+    raise(ctx, {.kind = fault_kind::misuse,
+                .where = where,
+                .expected = ctx.lane.state->handle,
+                .seen = seen});
   }
   return false;
 }

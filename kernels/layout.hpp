@@ -175,8 +175,10 @@ struct geometry {
     return 6 * sources;
   }
   /// What a header of that mode carries: ranks that choose different modes find out.
-  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t config_of(dispatch_mode mode) const noexcept {
-    return config + static_cast<std::uint64_t>(mode);
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t config_of(dispatch_mode mode,
+                                                        bool cached = false) const noexcept {
+    const bool counted = mode == dispatch_mode::counted;
+    return config + (counted ? 1 : 0) + (counted && cached ? 2 : 0);  // a cached one has no counts
   }
   /// Bytes of a counted D message.
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t counts_bytes() const noexcept {
@@ -283,6 +285,7 @@ struct lane_state {
   std::uint64_t timeout_ns = 0;
   std::uint64_t bad_indices = 0;
   std::uint64_t stop_sent = 0;
+  std::uint64_t handle = 0;  ///< address of the handle of the last first half
   fault_record fault{};
 };
 

@@ -206,6 +206,7 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   };
   mix(static_cast<std::uint64_t>(geo.max_tokens));
   mix(static_cast<std::uint64_t>(geo.counted_tokens));
+  mix(static_cast<std::uint64_t>(geo.counted_rows));
   mix(static_cast<std::uint64_t>(geo.overflow));
   mix(static_cast<std::uint64_t>(geo.quantise));
   mix(static_cast<std::uint64_t>(geo.values) * 4 + static_cast<std::uint64_t>(geo.wire));

@@ -17,7 +17,7 @@ namespace eptransport::detail {
 EPT_NO_EXEC_CHECK
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE bool accept_header(const Context& ctx, std::int32_t peer,
-                                                 dispatch_mode mode) {
+                                                 const dispatch_input& in) {
   const message_header& header = header_of(ctx, ctx.epoch, peer);
   const bool fresh = header.stamp == stamp_of(ctx.epoch);
   if (fresh && header.stop != fault_kind::none &&
@@ -26,16 +26,16 @@ template <class Context>
     return false;
   }
   const std::int64_t most =
-      mode == dispatch_mode::counted ? ctx.geo.counted_tokens : ctx.geo.max_tokens;
-  if (fresh && header.config == ctx.geo.config_of(mode) && header.rows >= 0 &&
-      header.rows <= most) {
+      in.mode == dispatch_mode::counted ? ctx.geo.counted_tokens : ctx.geo.max_tokens;
+  const std::uint64_t config = ctx.geo.config_of(in.mode, in.cached);
+  if (fresh && header.config == config && header.rows >= 0 && header.rows <= most) {
     return true;
   }
   if (ctx.worker.thread() == 0) {
     raise(ctx, {.kind = fault_kind::mismatch,
                 .where = stage::dispatch_recv,
                 .peer = peer,
-                .expected = fresh ? ctx.geo.config_of(mode) : stamp_of(ctx.epoch),
+                .expected = fresh ? config : stamp_of(ctx.epoch),
                 .seen = fresh ? header.config : header.stamp});
   }
   return false;
@@ -62,7 +62,7 @@ template <class Context>
 EPT_NO_EXEC_CHECK
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE std::int64_t await_header(const Context& ctx, std::int32_t peer,
-                                                        dispatch_mode mode) {
+                                                        const dispatch_input& in) {
   if (peer == ctx.geo.rank) return 0;
   if (ctx.geo.sources != 1 && !wait_for(ctx, {.signal = ctx.geo.d_signal(ctx.epoch, peer),
                                               .target = d_target(ctx, ctx.epoch, peer),
@@ -71,7 +71,7 @@ template <class Context>
                                               .next = ctx.epoch + 1})) {
     return -1;
   }
-  if (!accept_header(ctx, peer, mode)) return -1;
+  if (!accept_header(ctx, peer, in)) return -1;
   return header_of(ctx, ctx.epoch, peer).more;
 }
 
@@ -81,7 +81,7 @@ template <class Context>
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void await_exchange(const Context& ctx, std::int64_t* received,
-                                    dispatch_mode mode) {
+                                    const dispatch_input& in) {
   const geometry& geo = ctx.geo;
   const auto& worker = ctx.worker;
   const bool summed = geo.sources == 1;
@@ -104,7 +104,7 @@ EPT_HOST_DEVICE void await_exchange(const Context& ctx, std::int64_t* received,
   std::int64_t all = 0;
   for (std::int32_t peer = static_cast<std::int32_t>(worker.worker()); peer < geo.ranks && ctx.ok();
        peer += step) {
-    const std::int64_t more = await_header(ctx, peer, mode);
+    const std::int64_t more = await_header(ctx, peer, in);
     if (more < 0) return;
     all += more;
     if (worker.thread() == 0 && received != nullptr) {

@@ -279,6 +279,10 @@ result<void> group<T>::check_combine(const combine_input& in) const {
     return failure{errc::unsupported, "combine",
                    "combine_transfer::pull needs a wire whose reach is always"};
   }
+  if (in.choice_value != nullptr) {
+    return failure{errc::unsupported, "combine", "combine_transfer::pull returns no choice values"};
+  }
+  if (in.y == nullptr) return {};  // the kernel knows whether there is anything to offer
   const std::span<std::byte> window = transport_->window();
   const auto* y = static_cast<const std::byte*>(in.y);
   if (y < window.data() || y >= window.data() + window.size()) {
@@ -301,7 +305,7 @@ result<void> group<T>::check_input(const dispatch_input& in) const {
                        : "group_shape::max_tokens is 0: this group makes no slotted calls");
   }
   if (in.landing_rows < 0 || in.landing_rows > geo.counted_rows) {
-    return failure{errc::capacity, "dispatch",
+    return failure{errc::invalid_argument, "dispatch",
                    "landing_rows " + std::to_string(in.landing_rows) +
                        ", group_shape::counted_rows is " + std::to_string(geo.counted_rows)};
   }

@@ -221,6 +221,49 @@ TEST(Counted, RanksThatChooseDifferentModesFindOut) {
   EXPECT_GE(told, 1);
 }
 
+TEST(Counted, CachedCallsNeedAHandleOfTheirModeAndRoomForWhatTheySend) {
+  on_ranks<profiles::efa_proxy>(counted_shape(), {.ranks = 2}, [&](const auto& self) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(self.rank) + 1);
+    guarded_memory handle = self.handle_memory();
+    const tokens t = self.draw(random, 5);
+    ASSERT_TRUE(self.round(0, t, handle_of(handle)));
+    dispatch_input in = self.input(t);
+    in.mode = dispatch_mode::counted;
+    in.cached = true;
+    const auto done = self.calls.dispatch(0, in, {}, handle_of(handle));
+    ASSERT_FALSE(done) << "the handle is of a slotted dispatch";
+    EXPECT_TRUE(done.error().code == errc::misuse || done.error().code == errc::peer_stopped);
+  });
+  on_ranks<profiles::efa_proxy>(counted_shape(), {.ranks = 2}, [&](const auto& self) {
+    guarded_memory handle = self.handle_memory();
+    tokens t;
+    t.count = 4;
+    t.x.assign(4 * 20, float_to_bf16(1));
+    t.index.assign(12, 0);  // expert 0, of rank 0
+    t.weight.assign(12, 1);
+    dispatch_input in = self.input(t);
+    in.mode = dispatch_mode::counted;
+    ASSERT_TRUE(self.calls.dispatch(0, in, {}, handle_of(handle)));
+    in.cached = true;
+    in.landing_rows = self.rank == 0 ? 2 : 0;  // eight rows come, and every sender must know
+    const auto done = self.calls.dispatch(0, in, {}, handle_of(handle));
+    ASSERT_FALSE(done);
+    EXPECT_TRUE(done.error().code == errc::capacity || done.error().code == errc::peer_stopped)
+        << done.error().message();
+  });
+}
+
+TEST(Counted, LandingRowsBeyondTheZoneAreRefused) {
+  on_ranks<profiles::efa_proxy>(counted_shape(), {.ranks = 1}, [&](const auto& self) {
+    guarded_memory handle = self.handle_memory();
+    const auto done = self.calls.dispatch(0, {.mode = dispatch_mode::counted, .landing_rows = 13},
+                                          {}, handle_of(handle));
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, errc::invalid_argument);
+    EXPECT_FALSE(self.calls.status(0)) << "the lane did not run it";
+  });
+}
+
 TEST(Counted, PullAndPushGiveTheSameBits) {
   group_shape shape = counted_shape();
   shape.hidden = 24;

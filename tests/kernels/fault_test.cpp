@@ -183,6 +183,30 @@ TEST(Fault, CallsOutOfOrderAreRefusedOnTheDeviceAndStayRefused) {
   });
 }
 
+TEST(Fault, ASecondHalfWithAnotherHandleIsRefused) {
+  on_ranks<proxy_wire>(small_shape(), {.ranks = 2}, [&](const auto& self) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(self.rank));
+    guarded_memory handle = self.handle_memory();
+    guarded_memory other = self.handle_memory();
+    guarded_memory rows(self.worst_rows() * 40);
+    ASSERT_TRUE(self.round(0, self.draw(random, 3), handle_of(other)));
+    const tokens t = self.draw(random, 4);
+    ASSERT_TRUE(self.calls.dispatch_send(0, self.input(t), handle_of(handle)));
+    const auto done = self.calls.dispatch_recv(0, {.rows = rows.data()}, handle_of(other));
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, errc::misuse) << done.error().message();
+  });
+}
+
+TEST(Fault, ADeadlineMayBeAsFarAsTheClockGoes) {
+  on_ranks<proxy_wire>(small_shape(), {.ranks = 2}, [&](const auto& self) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(self.rank));
+    guarded_memory handle = self.handle_memory();
+    ASSERT_TRUE(self.calls.set_timeout(no_deadline));
+    EXPECT_TRUE(self.round(0, self.draw(random, 3), handle_of(handle)));
+  });
+}
+
 TEST(Fault, AHandleThatNoDispatchFilledIsRefused) {
   on_ranks<proxy_wire>(small_shape(), {.ranks = 2}, [&](const auto& self) {
     guarded_memory handle = self.handle_memory();
