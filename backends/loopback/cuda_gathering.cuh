@@ -14,6 +14,7 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/memory.cuh>
+#include <eptransport/core/rank_barrier.hpp>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
 // check: includes the GPU's worker and device lie beside the kernels they run
@@ -96,7 +97,8 @@ class cuda_gathering {
         warps_(warps),
         patience_(patience),
         offers_(ranks_),
-        failures_(ranks_) {}
+        failures_(ranks_),
+        meeting_(ranks) {}
   cuda_gathering(const cuda_gathering&) = delete;
   cuda_gathering& operator=(const cuda_gathering&) = delete;
   ~cuda_gathering() {
@@ -149,28 +151,7 @@ class cuda_gathering {
 
   /// All ranks meet, or `timed_out` names one that is missing.
   [[nodiscard]] result<void> barrier(std::int32_t rank, std::uint64_t timeout_ns) {
-    std::unique_lock lock(mutex_);
-    if (at_barrier_.empty()) at_barrier_.assign(ranks_, false);
-    if (gave_up_.empty()) gave_up_.assign(ranks_, false);
-    at_barrier_[static_cast<std::size_t>(rank)] = true;
-    gave_up_[static_cast<std::size_t>(rank)] = false;
-    const std::uint64_t round = barriers_;
-    const auto missing = std::find(at_barrier_.begin(), at_barrier_.end(), false);
-    if (missing == at_barrier_.end()) {
-      ++barriers_;
-      at_barrier_.clear();
-      passed_.notify_all();
-      return {};
-    }
-    const auto limit = std::chrono::nanoseconds(std::min<std::uint64_t>(timeout_ns, longest));
-    if (passed_.wait_for(lock, limit, [&] { return barriers_ != round; })) return {};
-    at_barrier_[static_cast<std::size_t>(rank)] = false;
-    gave_up_[static_cast<std::size_t>(rank)] = true;
-    std::string missing_ranks;
-    for (std::uint32_t late = 0; late < ranks_; ++late) {
-      if (!at_barrier_[late] && !gave_up_[late]) missing_ranks += " " + std::to_string(late);
-    }
-    return failure{errc::timed_out, "cuda_loopback::barrier", "did not come: rank" + missing_ranks};
+    return meeting_.meet(rank, timeout_ns, "cuda_loopback::barrier");
   }
 
  private:
@@ -184,7 +165,6 @@ class cuda_gathering {
   };
 
   static constexpr std::size_t ring_slots = 8;
-  static constexpr std::uint64_t longest = 1'000'000'000'000'000;  // 11 days: no overflow
 
   /// Starts what has been offered, tells everybody, opens the next round. Holds the mutex.
   void start() {
@@ -279,14 +259,11 @@ class cuda_gathering {
 
   std::mutex mutex_;
   std::condition_variable met_;
-  std::condition_variable passed_;
   std::vector<offer> offers_;
   std::vector<std::optional<failure>> failures_;  ///< of each rank's last launch
   std::uint32_t arrived_ = 0;
   std::uint64_t round_ = 0;
-  std::vector<bool> at_barrier_;
-  std::vector<bool> gave_up_;  ///< came and left at their deadline
-  std::uint64_t barriers_ = 0;
+  rank_barrier meeting_;
   slot ring_[ring_slots];
   std::uint64_t next_ = 0;
   bool timed_ = false;

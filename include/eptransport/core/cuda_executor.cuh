@@ -22,6 +22,8 @@ struct cuda_launch_shape {
   std::uint32_t blocks = 16;     ///< per kernel: the multiprocessors it takes by default
   std::uint32_t warps = 8;       ///< per block; each warp is a worker
   std::uint32_t concurrent = 1;  ///< kernels that may run at once: the lanes of the groups
+  /// Where calls run that name no stream; null = the legacy default stream.
+  cudaStream_t stream = nullptr;
 };
 
 namespace detail {
@@ -81,7 +83,7 @@ class cuda_executor {
   [[nodiscard]] result<void> launch(const Call& call, std::uint32_t max_sms, cudaStream_t stream) {
     void* arguments[] = {const_cast<Call*>(&call)};
     return device_.launch(detail::run_call_entry<Call>.kernel(), blocks(max_sms), shape_.warps,
-                          arguments, stream);
+                          arguments, stream != nullptr ? stream : shape_.stream);
   }
 
  private:

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief NVLink inside a host: every rank's window is mapped by all ranks.
+///
+/// Several GPUs in one process, a host thread per rank: `peer_memory_world`.
+#pragma once
+
+#include <eptransport/backends/peer_memory/mapping.cuh>
+#include <eptransport/backends/peer_memory/view.cuh>
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/cuda_device.cuh>
+#include <eptransport/core/cuda_executor.cuh>
+#include <eptransport/core/memory.hpp>
+#include <eptransport/core/rank_barrier.hpp>
+#include <eptransport/core/result.hpp>
+#include <eptransport/core/transport.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace eptransport {
+
+/// What every rank of a world is made of; the same on all ranks.
+struct peer_memory_shape {
+  std::uint64_t window_bytes = 0;   ///< per rank
+  std::uint32_t signals = 0;        ///< words per rank
+  std::uint32_t channels = 1;       ///< per rank
+  std::uint64_t counter_start = 0;  ///< first value of every signal word
+  std::uint32_t blocks = 0;         ///< per rank and kernel; 0: at most 64, as many as fit
+  std::uint32_t warps = 8;          ///< per block; each is a worker
+  std::uint32_t concurrent = 1;     ///< kernels of one rank that may run at once (lanes, streams)
+  peer_allocation allocation = peer_allocation::virtual_memory;
+
+  /// Offset of the window in a rank's block; the signal words lie before it.
+  [[nodiscard]] std::uint64_t window_offset() const noexcept {
+    return (std::uint64_t{signals} * sizeof(std::uint64_t) + 255) / 256 * 256;
+  }
+  [[nodiscard]] std::uint64_t block_bytes() const noexcept {
+    return std::max<std::uint64_t>(window_offset() + window_bytes, 256);
+  }
+};
+
+/// One rank's end.
+///
+/// @par Threads  The rank's own host thread.
+class peer_memory {
+ public:
+  using transport_concept = transport_tag;
+  using view_type = peer_memory_view;
+  using executor_type = cuda_executor;
+  static constexpr const char* name = "peer-memory";
+  static constexpr capabilities caps{
+      .peer_reach = reach::always,
+      .put_order = ordering::none,  // stores of many threads: only the release orders them
+      .add = signal_add::any,       // release reductions
+      .charge = {
+          .issue_ns = 50,      // assumed: a store instruction and its share of address work
+          .latency_ns = 1650,  // measured on two H200: half of a 3.3 us flag round trip
+          .channel_bytes_per_s = 369e9,  // measured on two H200: store bandwidth to the peer
+      }};
+
+  peer_memory(const peer_memory&) = delete;
+  peer_memory& operator=(const peer_memory&) = delete;
+  ~peer_memory() {
+    (void)executor_.synchronize();
+    executor_.release(reinterpret_cast<std::byte*>(at_.failed));
+    executor_.release(table_);
+  }
+
+  [[nodiscard]] view_type view() const noexcept { return view_type(at_); }
+  [[nodiscard]] executor_type& executor() noexcept { return executor_; }
+  [[nodiscard]] std::span<std::byte> window() const noexcept {
+    return {at_.own + at_.window, at_.window_bytes};
+  }
+  [[nodiscard]] std::uint32_t signals() const noexcept { return at_.signal_count; }
+  [[nodiscard]] int device() const noexcept { return device_; }
+
+  /// Names a rank that did not come, when it times out.
+  [[nodiscard]] result<void> barrier(std::uint64_t timeout_ns) { return meet_(timeout_ns); }
+  [[nodiscard]] result<void> fault() const {
+    // Pairs with the release in peer_memory_view::refuse().
+    if (host_memory::signal_acquire(at_.failed) == 0) return {};
+    return failure{
+        errc::transport_failed, "peer_memory",
+        "rank " + std::to_string(at_.rank) + " made a request outside the window or the signals"};
+  }
+
+ private:
+  friend class peer_memory_world;
+
+  /// How the ranks of a host meet.
+  using meeting = std::function<result<void>(std::uint64_t timeout_ns)>;
+
+  peer_memory(std::shared_ptr<peer_mapping> blocks, cuda_executor&& executor, int device,
+              meeting meet)
+      : blocks_(std::move(blocks)),
+        executor_(std::move(executor)),
+        device_(device),
+        meet_(std::move(meet)) {}
+
+  /// Once all blocks are mapped: tables, counters, the fault word.
+  [[nodiscard]] result<void> place(std::int32_t rank, std::int32_t ranks,
+                                   const peer_memory_shape& shape) {
+    at_ = {.own = blocks_->block_of(rank),
+           .first = blocks_->block_of(0),
+           .table = nullptr,
+           .stride = blocks_->stride(),
+           .window = shape.window_offset(),
+           .window_bytes = shape.window_bytes,
+           .failed = nullptr,
+           .signal_count = shape.signals,
+           .channels = shape.channels,
+           .rank = rank,
+           .ranks = ranks};
+    auto failed = executor_.allocate_shared(sizeof(std::uint64_t));
+    if (!failed) return failed.error();
+    at_.failed = reinterpret_cast<std::uint64_t*>(*failed);
+    const std::vector<std::uint64_t> start(shape.signals, shape.counter_start);
+    auto written = executor_.write(at_.own, reinterpret_cast<const std::byte*>(start.data()),
+                                   start.size() * sizeof(std::uint64_t));
+    if (!written || blocks_->stride() != 0) return written;
+    std::vector<std::byte*> table;
+    for (std::int32_t r = 0; r < ranks; ++r) table.push_back(blocks_->block_of(r));
+    auto memory = executor_.allocate(table.size() * sizeof(std::byte*));
+    if (!memory) return memory.error();
+    table_ = *memory;
+    at_.table = reinterpret_cast<std::byte* const*>(table_);
+    return executor_.write(table_, reinterpret_cast<const std::byte*>(table.data()),
+                           table.size() * sizeof(std::byte*));
+  }
+
+  std::shared_ptr<peer_mapping> blocks_;
+  cuda_executor executor_;
+  int device_;
+  meeting meet_;
+  peer_memory_view::places at_{};
+  std::byte* table_ = nullptr;
+};
+
+static_assert(check_transport<peer_memory>());
+
+namespace detail {
+
+/// Loads, stores and reductions of `from` reach `to`.
+[[nodiscard]] inline result<void> expect_peer_access(int from, int to) {
+  if (from == to) return {};
+  for (const auto& [attribute, what] :
+       {std::pair{cudaDevP2PAttrAccessSupported, "peer access"},
+        std::pair{cudaDevP2PAttrNativeAtomicSupported, "native atomics (NVLink)"}}) {
+    int value = 0;
+    auto asked = cuda_result(cudaDeviceGetP2PAttribute(&value, attribute, from, to),
+                             "cudaDeviceGetP2PAttribute");
+    if (!asked) return asked;
+    if (value == 0) {
+      return failure{errc::unsupported, "peer_memory",
+                     "device " + std::to_string(from) + " has no " + what + " to device " +
+                         std::to_string(to) + "; use another wire between them"};
+    }
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// All ranks of one process: one GPU each, or several on one.
+///
+/// Ranks that share a GPU run their kernels side by side on it; calls that name no stream use
+/// `cudaStreamPerThread` there, since kernels of different ranks wait for each other.
+class peer_memory_world {
+ public:
+  /// @param devices  of each rank
+  /// @par Errors     `invalid_argument`; `unsupported` naming two devices without peer access;
+  ///                 `capacity` with both numbers when the blocks of a device's kernels cannot be
+  ///                 resident at once (INV-9); CUDA's
+  [[nodiscard]] static result<std::unique_ptr<peer_memory_world>> create(
+      const std::vector<int>& devices, const peer_memory_shape& shape) {
+    if (auto checked = check(devices, shape); !checked) return checked.error();
+    const auto ranks = static_cast<std::int32_t>(devices.size());
+    std::vector<int> distinct = devices;
+    std::sort(distinct.begin(), distinct.end());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    std::unique_ptr<peer_memory_world> world(new peer_memory_world(ranks));
+    std::vector<cuda_executor> executors;
+    for (const int device : devices) {
+      auto executor = open(device, devices, shape);
+      if (!executor) return executor.error();
+      executors.push_back(std::move(*executor));
+    }
+    for (const int from : distinct) {
+      for (const int to : distinct) {
+        if (auto reached = detail::expect_peer_access(from, to); !reached) return reached.error();
+      }
+    }
+    auto blocks = peer_mapping::create(ranks, shape.block_bytes(), distinct, shape.allocation);
+    if (!blocks) return blocks.error();
+    const std::shared_ptr<peer_mapping> shared = std::move(*blocks);
+    for (std::int32_t r = 0; r < ranks; ++r) {
+      const auto made = shared->allocate(r, devices[static_cast<std::size_t>(r)]);
+      if (!made) return made.error();
+    }
+    for (std::int32_t r = 0; r < ranks; ++r) {
+      const auto index = static_cast<std::size_t>(r);
+      rank_barrier& meeting = world->meeting_;
+      world->ranks_.push_back(std::unique_ptr<peer_memory>(
+          new peer_memory(shared, std::move(executors[index]), devices[index],
+                          [&meeting, r](std::uint64_t timeout_ns) {
+                            return meeting.meet(r, timeout_ns, "peer_memory::barrier");
+                          })));
+      const auto placed = world->ranks_.back()->place(r, ranks, shape);
+      if (!placed) return placed.error();
+    }
+    return result<std::unique_ptr<peer_memory_world>>(std::move(world));
+  }
+
+  /// Every device is idle before the first block goes.
+  ~peer_memory_world() {
+    for (auto& one : ranks_) (void)one->executor().synchronize();
+  }
+
+  [[nodiscard]] peer_memory& rank(std::int32_t index) {
+    return *ranks_[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] std::int32_t size() const noexcept {
+    return static_cast<std::int32_t>(ranks_.size());
+  }
+
+  /// Calls `function` once per rank, each in a thread of its own on the rank's device, and joins
+  /// them.
+  void run(const std::function<void(peer_memory&)>& function) {
+    std::vector<std::thread> threads;
+    for (auto& one : ranks_) {
+      threads.emplace_back([&function, &one] {
+        (void)cudaSetDevice(one->device());
+        function(*one);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  explicit peer_memory_world(std::int32_t ranks) : meeting_(ranks) {}
+
+  [[nodiscard]] static result<void> check(const std::vector<int>& devices,
+                                          const peer_memory_shape& shape) {
+    const auto refuse = [](const char* why) {
+      return failure{errc::invalid_argument, "peer_memory_world::create", why};
+    };
+    if (devices.empty()) return refuse("at least 1 rank is needed");
+    if (shape.channels < 1) return refuse("at least 1 channel is needed");
+    if (shape.concurrent < 1) return refuse("concurrent must be at least 1");
+    return {};
+  }
+
+  [[nodiscard]] static result<cuda_executor> open(int device, const std::vector<int>& devices,
+                                                  const peer_memory_shape& shape) {
+    auto opened = detail::cuda_device::open(device);
+    if (!opened) return opened.error();
+    const auto sharers =
+        static_cast<std::uint64_t>(std::count(devices.begin(), devices.end(), device));
+    const std::uint64_t kernels = sharers * shape.concurrent;
+    const std::uint32_t blocks =
+        shape.blocks != 0
+            ? shape.blocks
+            : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(opened->sms() / kernels, 1, 64));
+    if (auto fits = opened->expect_room(kernels * blocks, shape.warps); !fits) {
+      return fits.error();
+    }
+    return cuda_executor::create(device, {.blocks = blocks,
+                                          .warps = shape.warps,
+                                          .concurrent = shape.concurrent,
+                                          .stream = sharers > 1 ? cudaStreamPerThread : nullptr});
+  }
+
+  rank_barrier meeting_;
+  std::vector<std::unique_ptr<peer_memory>> ranks_;
+};
+
+}  // namespace eptransport
