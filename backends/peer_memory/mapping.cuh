@@ -127,8 +127,14 @@ class peer_mapping {
                             "cudaIpcOpenMemHandle", "rank " + std::to_string(rank));
     if (!done) return done;
     at(rank).memory = static_cast<std::byte*>(memory);
-    at(rank).imported = true;
     return {};
+  }
+
+  /// Lets go of what other processes allocated. With CUDA IPC they may free it only afterwards.
+  void drop_imported() {
+    for (std::size_t rank = 0; rank < blocks_.size(); ++rank) {
+      if (blocks_[rank].device < 0) drop(rank);
+    }
   }
 
   [[nodiscard]] std::byte* block_of(std::int32_t rank) const {
@@ -145,7 +151,6 @@ class peer_mapping {
     std::byte* memory = nullptr;
     std::optional<CUmemGenericAllocationHandle> handle{};
     int device = -1;  ///< -1: another process allocated it
-    bool imported = false;
   };
 
   peer_mapping(std::vector<int> devices, peer_allocation kind)
@@ -224,8 +229,9 @@ class peer_mapping {
       if (one.memory != nullptr) (void)driver_.unmap(first_ + stride_ * rank, stride_);
       if (one.handle) (void)driver_.release(*one.handle);
     } else if (one.memory != nullptr) {
-      const detail::device_scope scope(one.imported ? devices_.front() : one.device);
-      (void)(one.imported ? cudaIpcCloseMemHandle(one.memory) : cudaFree(one.memory));
+      const bool imported = one.device < 0;
+      const detail::device_scope scope(imported ? devices_.front() : one.device);
+      (void)(imported ? cudaIpcCloseMemHandle(one.memory) : cudaFree(one.memory));
     }
     one = {};
   }

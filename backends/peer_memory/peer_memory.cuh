@@ -2,10 +2,12 @@
 /// @file
 /// @brief NVLink inside a host: every rank's window is mapped by all ranks.
 ///
-/// Several GPUs in one process, a host thread per rank: `peer_memory_world`.
+/// One process per GPU: `peer_memory::connect`. Several GPUs in one process, a host thread per
+/// rank: `peer_memory_world`.
 #pragma once
 
 #include <eptransport/backends/peer_memory/mapping.cuh>
+#include <eptransport/backends/peer_memory/rendezvous.hpp>
 #include <eptransport/backends/peer_memory/view.cuh>
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/cuda_device.cuh>
@@ -18,6 +20,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -48,6 +51,50 @@ struct peer_memory_shape {
   }
 };
 
+namespace detail {
+
+/// The executor of a rank whose device carries the kernels of `sharers` ranks (INV-9).
+[[nodiscard]] inline result<cuda_executor> open_peer_executor(int device, std::uint64_t sharers,
+                                                              const peer_memory_shape& shape) {
+  if (shape.channels < 1 || shape.concurrent < 1) {
+    return failure{errc::invalid_argument, "peer_memory",
+                   "channels and concurrent must be at least 1, got " +
+                       std::to_string(shape.channels) + " and " + std::to_string(shape.concurrent)};
+  }
+  auto opened = cuda_device::open(device);
+  if (!opened) return opened.error();
+  const std::uint64_t kernels = sharers * shape.concurrent;
+  const std::uint32_t blocks =
+      shape.blocks != 0
+          ? shape.blocks
+          : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(opened->sms() / kernels, 1, 64));
+  if (auto fits = opened->expect_room(kernels * blocks, shape.warps); !fits) return fits.error();
+  return cuda_executor::create(device, {.blocks = blocks,
+                                        .warps = shape.warps,
+                                        .concurrent = shape.concurrent,
+                                        .stream = sharers > 1 ? cudaStreamPerThread : nullptr});
+}
+
+/// What the processes of a host tell each other first. Compared byte by byte but for the device.
+struct peer_identity {
+  unsigned char device[16] = {};
+  std::uint64_t window_bytes = 0;
+  std::uint64_t signals = 0;
+  std::uint64_t counter_start = 0;
+  std::uint64_t allocation = 0;
+};
+
+}  // namespace detail
+
+/// This process among those of its host.
+struct peer_memory_process {
+  std::string path;  ///< of a Unix socket that rank 0 makes; the same on all ranks
+  std::int32_t rank = 0;
+  std::int32_t ranks = 1;
+  int device = 0;  ///< its ordinal in this process
+  std::uint64_t timeout_ns = 60'000'000'000;
+};
+
 /// One rank's end.
 ///
 /// @par Threads  The rank's own host thread.
@@ -67,12 +114,51 @@ class peer_memory {
           .channel_bytes_per_s = 369e9,  // measured on two H200: store bandwidth to the peer
       }};
 
+  /// Maps the windows of all processes; collective.
+  ///
+  /// A process may leave at any time. Its window stays mapped at its peers, who may still write
+  /// there, until they have left too; they find out that it is gone at the deadline of a wait, or
+  /// at once in `barrier`. With `peer_allocation::runtime` the destructor waits, for at most
+  /// `closing_ns`, until the others have closed the window.
+  ///
+  /// @par Errors  `mismatch` naming a rank with another shape; `timed_out` or `transport_failed`
+  ///              naming a rank that did not come; `capacity` with both numbers (INV-9); CUDA's,
+  ///              e.g. where a device cannot reach a peer's
+  [[nodiscard]] static result<std::unique_ptr<peer_memory>> connect(
+      const peer_memory_process& self, const peer_memory_shape& shape) {
+    auto joined = local_rendezvous::join(self.path, self.rank, self.ranks, self.timeout_ns);
+    if (!joined) return joined.error();
+    const std::shared_ptr<local_rendezvous> met = std::move(*joined);
+    auto sharers = agree(*met, self, shape);
+    if (!sharers) return sharers.error();
+    auto executor = detail::open_peer_executor(self.device, *sharers, shape);
+    if (!executor) return executor.error();
+    auto blocks =
+        peer_mapping::create(self.ranks, shape.block_bytes(), {self.device}, shape.allocation);
+    if (!blocks) return blocks.error();
+    if (auto made = (*blocks)->allocate(self.rank, self.device); !made) return made.error();
+    if (auto mapped = trade(*met, **blocks, self); !mapped) return mapped.error();
+    std::unique_ptr<peer_memory> made(
+        new peer_memory(std::move(*blocks), std::move(*executor), self.device,
+                        [met](std::uint64_t timeout_ns) { return met->barrier(timeout_ns); }));
+    if (auto placed = made->place(self.rank, self.ranks, shape); !placed) return placed.error();
+    made->closes_together_ = shape.allocation == peer_allocation::runtime;
+    if (auto all = met->barrier(self.timeout_ns); !all) return all.error();  // counters stand
+    return result<std::unique_ptr<peer_memory>>(std::move(made));
+  }
+
+  /// How long a destructor waits for the other processes, where it has to.
+  static constexpr std::uint64_t closing_ns = 5'000'000'000;
+
   peer_memory(const peer_memory&) = delete;
   peer_memory& operator=(const peer_memory&) = delete;
   ~peer_memory() {
     (void)executor_.synchronize();
     executor_.release(reinterpret_cast<std::byte*>(at_.failed));
     executor_.release(table_);
+    if (!closes_together_) return;
+    blocks_->drop_imported();
+    (void)meet_(closing_ns);
   }
 
   [[nodiscard]] view_type view() const noexcept { return view_type(at_); }
@@ -105,6 +191,78 @@ class peer_memory {
         executor_(std::move(executor)),
         device_(device),
         meet_(std::move(meet)) {}
+
+  /// Compares shapes; returns how many ranks share this rank's device.
+  [[nodiscard]] static result<std::uint64_t> agree(local_rendezvous& met,
+                                                   const peer_memory_process& self,
+                                                   const peer_memory_shape& shape) {
+    cudaDeviceProp properties{};
+    auto asked = cuda_result(cudaGetDeviceProperties(&properties, self.device),
+                             "cudaGetDeviceProperties", std::to_string(self.device));
+    if (!asked) return asked.error();
+    detail::peer_identity own{.window_bytes = shape.window_bytes,
+                              .signals = shape.signals,
+                              .counter_start = shape.counter_start,
+                              .allocation = static_cast<std::uint64_t>(shape.allocation)};
+    std::memcpy(own.device, &properties.uuid, sizeof own.device);
+    auto all = met.exchange(std::as_bytes(std::span(&own, 1)), -1, self.timeout_ns);
+    if (!all) return all.error();
+    std::uint64_t sharers = 0;
+    for (std::size_t r = 0; r < all->size(); ++r) {
+      detail::peer_identity theirs;
+      const std::vector<std::byte>& bytes = (*all)[r].bytes;
+      const bool whole = bytes.size() == sizeof theirs;
+      if (whole) std::memcpy(&theirs, bytes.data(), sizeof theirs);
+      const auto differs = [&](const char* what, std::uint64_t mine, std::uint64_t other) {
+        return failure{errc::mismatch, "peer_memory::connect",
+                       "rank " + std::to_string(r) + " has " + what + " " + std::to_string(other) +
+                           ", this rank " + std::to_string(mine)};
+      };
+      if (!whole) return differs("an identity of size", sizeof theirs, bytes.size());
+      if (theirs.window_bytes != own.window_bytes) {
+        return differs("window_bytes", own.window_bytes, theirs.window_bytes);
+      }
+      if (theirs.signals != own.signals) return differs("signals", own.signals, theirs.signals);
+      if (theirs.counter_start != own.counter_start) {
+        return differs("counter_start", own.counter_start, theirs.counter_start);
+      }
+      if (theirs.allocation != own.allocation) {
+        return differs("allocation", own.allocation, theirs.allocation);
+      }
+      sharers += std::memcmp(theirs.device, own.device, sizeof own.device) == 0 ? 1 : 0;
+    }
+    return sharers;
+  }
+
+  /// Gives the own block to all processes and maps theirs.
+  [[nodiscard]] static result<void> trade(local_rendezvous& met, peer_mapping& blocks,
+                                          const peer_memory_process& self) {
+    const bool ipc = blocks.kind() == peer_allocation::runtime;
+    cudaIpcMemHandle_t handle{};
+    owned_descriptor descriptor;
+    if (ipc && self.ranks > 1) {
+      auto exported = blocks.export_ipc(self.rank);
+      if (!exported) return exported.error();
+      handle = *exported;
+    } else if (self.ranks > 1) {
+      auto exported = blocks.export_descriptor(self.rank);
+      if (!exported) return exported.error();
+      descriptor = owned_descriptor(*exported);
+    }
+    auto all =
+        met.exchange(std::as_bytes(std::span(&handle, 1)), descriptor.get(), self.timeout_ns);
+    if (!all) return all.error();
+    for (std::int32_t r = 0; r < self.ranks; ++r) {
+      if (r == self.rank) continue;
+      const rank_offer& offer = (*all)[static_cast<std::size_t>(r)];
+      if (ipc)
+        std::memcpy(&handle, offer.bytes.data(), std::min(sizeof handle, offer.bytes.size()));
+      auto mapped =
+          ipc ? blocks.import_ipc(r, handle) : blocks.import_descriptor(r, offer.descriptor.get());
+      if (!mapped) return mapped;
+    }
+    return {};
+  }
 
   /// Once all blocks are mapped: tables, counters, the fault word.
   [[nodiscard]] result<void> place(std::int32_t rank, std::int32_t ranks,
@@ -143,6 +301,7 @@ class peer_memory {
   meeting meet_;
   peer_memory_view::places at_{};
   std::byte* table_ = nullptr;
+  bool closes_together_ = false;
 };
 
 static_assert(check_transport<peer_memory>());
@@ -182,7 +341,10 @@ class peer_memory_world {
   ///                 resident at once (INV-9); CUDA's
   [[nodiscard]] static result<std::unique_ptr<peer_memory_world>> create(
       const std::vector<int>& devices, const peer_memory_shape& shape) {
-    if (auto checked = check(devices, shape); !checked) return checked.error();
+    if (devices.empty()) {
+      return failure{errc::invalid_argument, "peer_memory_world::create",
+                     "at least 1 rank is needed"};
+    }
     const auto ranks = static_cast<std::int32_t>(devices.size());
     std::vector<int> distinct = devices;
     std::sort(distinct.begin(), distinct.end());
@@ -190,7 +352,9 @@ class peer_memory_world {
     std::unique_ptr<peer_memory_world> world(new peer_memory_world(ranks));
     std::vector<cuda_executor> executors;
     for (const int device : devices) {
-      auto executor = open(device, devices, shape);
+      const auto sharers =
+          static_cast<std::uint64_t>(std::count(devices.begin(), devices.end(), device));
+      auto executor = detail::open_peer_executor(device, sharers, shape);
       if (!executor) return executor.error();
       executors.push_back(std::move(*executor));
     }
@@ -247,37 +411,6 @@ class peer_memory_world {
 
  private:
   explicit peer_memory_world(std::int32_t ranks) : meeting_(ranks) {}
-
-  [[nodiscard]] static result<void> check(const std::vector<int>& devices,
-                                          const peer_memory_shape& shape) {
-    const auto refuse = [](const char* why) {
-      return failure{errc::invalid_argument, "peer_memory_world::create", why};
-    };
-    if (devices.empty()) return refuse("at least 1 rank is needed");
-    if (shape.channels < 1) return refuse("at least 1 channel is needed");
-    if (shape.concurrent < 1) return refuse("concurrent must be at least 1");
-    return {};
-  }
-
-  [[nodiscard]] static result<cuda_executor> open(int device, const std::vector<int>& devices,
-                                                  const peer_memory_shape& shape) {
-    auto opened = detail::cuda_device::open(device);
-    if (!opened) return opened.error();
-    const auto sharers =
-        static_cast<std::uint64_t>(std::count(devices.begin(), devices.end(), device));
-    const std::uint64_t kernels = sharers * shape.concurrent;
-    const std::uint32_t blocks =
-        shape.blocks != 0
-            ? shape.blocks
-            : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(opened->sms() / kernels, 1, 64));
-    if (auto fits = opened->expect_room(kernels * blocks, shape.warps); !fits) {
-      return fits.error();
-    }
-    return cuda_executor::create(device, {.blocks = blocks,
-                                          .warps = shape.warps,
-                                          .concurrent = shape.concurrent,
-                                          .stream = sharers > 1 ? cudaStreamPerThread : nullptr});
-  }
 
   rank_barrier meeting_;
   std::vector<std::unique_ptr<peer_memory>> ranks_;

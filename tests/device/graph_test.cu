@@ -97,7 +97,6 @@ class two_ranks {
   }
 
   [[nodiscard]] bool ready() const { return groups_[0] && groups_[1]; }
-  [[nodiscard]] peer_memory_world& world() { return *world_; }
   [[nodiscard]] group<peer_memory>& calls(std::size_t rank) { return *groups_[rank]; }
 
   /// Members of both ranks on a lane, with the output that `config` asks for.
