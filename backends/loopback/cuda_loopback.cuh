@@ -97,6 +97,8 @@ class cuda_loopback {
 template <class Profile>
 class cuda_loopback_world {
  public:
+  using rank_type = cuda_loopback<Profile>;
+
   /// @par Errors  `invalid_argument`; `capacity` with both numbers when the blocks of all ranks
   ///              cannot be resident at once (INV-9); CUDA's, e.g. out of memory with the size
   [[nodiscard]] static result<std::unique_ptr<cuda_loopback_world>> create(

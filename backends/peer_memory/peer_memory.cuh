@@ -335,6 +335,8 @@ namespace detail {
 /// `cudaStreamPerThread` there, since kernels of different ranks wait for each other.
 class peer_memory_world {
  public:
+  using rank_type = peer_memory;
+
   /// @param devices  of each rank
   /// @par Errors     `invalid_argument`; `unsupported` naming two devices without peer access;
   ///                 `capacity` with both numbers when the blocks of a device's kernels cannot be

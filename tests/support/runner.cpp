@@ -60,8 +60,9 @@ std::string wrong_with(const run_config& config) {
   }
   const bool per_expert =
       config.layout == output_layout::expert_major || config.layout == output_layout::padded;
-  if (config.transfer == combine_transfer::pull && (per_expert || config.wire != "nvlink")) {
-    return "pull needs nvlink and one row per token: rank_major or in_place";
+  const bool pointers = config.wire == "nvlink" || config.wire == "peer-memory";
+  if (config.transfer == combine_transfer::pull && (per_expert || !pointers)) {
+    return "pull needs nvlink or peer-memory, and one row per token: rank_major or in_place";
   }
   if (config.ranks < 1 || config.experts < 1 || config.top_k < 1 || config.hidden < 1) {
     return "ranks, experts, top_k and hidden must be at least 1";
