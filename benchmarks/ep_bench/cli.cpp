@@ -92,14 +92,17 @@ std::string numbers(const std::string& text, std::vector<std::int64_t>& to) {
   return {};
 }
 
+/// The wire that is none of the simulator's: GPUs of this machine.
+constexpr const char* real_wire = "peer-memory";
+
 std::string choose_wires(const std::string& text, std::vector<std::string>& to) {
   const std::vector<std::string>& known = support::wires();
   if (text == "all") {
     to = known;
     return {};
   }
-  if (std::find(known.begin(), known.end(), text) == known.end()) {
-    return "expected all or one of " + with_commas(known) + "; no other wire is built yet";
+  if (std::find(known.begin(), known.end(), text) == known.end() && text != real_wire) {
+    return "expected all or one of " + with_commas(known) + ", " + real_wire;
   }
   to = {text};
   return {};
@@ -118,10 +121,14 @@ constexpr std::int32_t many = std::numeric_limits<std::int32_t>::max();
 const std::vector<option>& table() {
   using text = const std::string&;
   static const std::vector<option> all = {
-      {"--wire", "NAME|all", "the simulated wire",
+      {"--wire", "NAME|all", "the simulated wire, or peer-memory: rank r on GPU r",
        [](options& o, text t) { return choose_wires(t, o.wires); }},
       {"--ranks", "R", "ranks",
        [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
+      {"--gpus", "G", "peer-memory: the same as --ranks",
+       [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
+      {"--sms", "S", "cuda: multiprocessors of each rank's kernels; 0: the default",
+       [](options& o, text t) { return number<std::uint32_t>(t, 0, 1024, o.config.max_sms); }},
       {"--tokens", "T|T0,T1,..", "tokens of each rank",
        [](options& o, text t) { return numbers(t, o.config.tokens); }},
       {"--hidden", "H", "values of a row",
@@ -233,6 +240,9 @@ parsed complete(options asked) {
       (!counted || per_expert || asked.wires != std::vector<std::string>{"nvlink"})) {
     return refuse(
         "--transfer pull needs --mode counted, --wire nvlink and --layout rank_major or in_place");
+  }
+  if (asked.exec == execution::cpu && asked.wires.front() == real_wire) {
+    return refuse("--wire peer-memory needs --exec cuda");
   }
   if (config.landing && !counted) return refuse("--landing caller needs --mode counted");
   if (asked.exec == execution::cuda && config.schedule == run_mode::free) {

@@ -17,4 +17,8 @@ namespace eptransport::bench {
 /// @returns 0 if it ran, verified or not; otherwise the status to exit with, its reason printed
 int run_cuda(const options& asked, std::vector<measurement>& rows);
 
+/// The wire between real GPUs, rank r on GPU r: verifies a few calls, then measures, and appends
+/// one row.
+int run_peers(const options& asked, std::vector<measurement>& rows);
+
 }  // namespace eptransport::bench

@@ -17,6 +17,7 @@
 #include "ep_bench/cuda.hpp"
 #include "ep_bench/progress.hpp"
 #include "support/gpu_run.hpp"
+#include "support/peer_run.hpp"
 
 namespace eptransport::bench {
 namespace {
@@ -83,6 +84,7 @@ void run_wire(const std::string& wire, const options& asked, std::vector<measure
 }  // namespace
 
 int run_cuda(const options& asked, std::vector<measurement>& rows) {
+  if (asked.wires.front() == support::peer_memory_wire) return run_peers(asked, rows);
   cudaDeviceProp device{};
   const cudaError_t status = cudaGetDeviceProperties(&device, 0);
   if (status != cudaSuccess) {
