@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -175,12 +176,20 @@ const auto graph_shapes =
     testing::Values(output_layout::expert_major, output_layout::padded, output_layout::rank_major);
 const auto graph_modes = testing::Values(dispatch_mode::slotted, dispatch_mode::counted);
 
+std::string name_of(const testing::TestParamInfo<graph_case>& info) {
+  constexpr const char* layouts[] = {"rank_major", "expert_major", "padded", "in_place"};
+  return std::string(layouts[static_cast<std::size_t>(std::get<1>(info.param))]) +
+         (std::get<2>(info.param) == dispatch_mode::counted ? "_counted" : "_slotted");
+}
+
 INSTANTIATE_TEST_SUITE_P(OneGpu, CudaGraphs,
                          testing::Combine(testing::Values(support::one_gpu), graph_shapes,
-                                          graph_modes));
+                                          graph_modes),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(TwoGpus, CudaGraphs,
                          testing::Combine(testing::Values(support::two_gpus), graph_shapes,
-                                          graph_modes));
+                                          graph_modes),
+                         name_of);
 
 TEST_P(CudaGraphs, TenThousandReplaysWithNewRoutingEqualTheOracle) {
   const run_config c = config();
@@ -191,7 +200,9 @@ TEST_P(CudaGraphs, TenThousandReplaysWithNewRoutingEqualTheOracle) {
     const auto graph = m->capture([&] { return whole(*m); });
     ASSERT_TRUE(graph) << graph.error().message();
   }
-  constexpr int replays = 10'000;
+  // Fewer under a sanitizer, which is some hundred times slower.
+  const char* asked = std::getenv("EPT_REPLAYS");
+  const int replays = asked != nullptr ? std::atoi(asked) : 10'000;
   for (int step = 0; step < replays; ++step) {
     ASSERT_TRUE(run_step(members, ranks.draw(step), step, [](staged_member& m) -> result<void> {
       m.replay(0);
@@ -201,8 +212,8 @@ TEST_P(CudaGraphs, TenThousandReplaysWithNewRoutingEqualTheOracle) {
   for (std::size_t r = 0; r < 2; ++r) {
     const auto statistics = ranks.calls(r).statistics(0);
     ASSERT_TRUE(statistics);
-    EXPECT_EQ(statistics->epoch, std::uint64_t{replays});
-    EXPECT_EQ(statistics->combines, std::uint64_t{replays});
+    EXPECT_EQ(statistics->epoch, static_cast<std::uint64_t>(replays));
+    EXPECT_EQ(statistics->combines, static_cast<std::uint64_t>(replays));
   }
 }
 

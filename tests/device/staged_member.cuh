@@ -12,6 +12,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -97,7 +98,8 @@ class staged_member {
         by_expert_(config.layout != output_layout::rank_major) {
     const detail::device_scope scope(transport.device());
     must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    const std::int64_t tokens = problem_.max_tokens;
+    most_ = std::max(problem_.max_tokens, problem_.counted_tokens);
+    const std::int64_t tokens = most_;
     const std::int64_t choices = tokens * problem_.top_k;
     const auto row = static_cast<std::int64_t>(problem_.row_bytes);
     local_ = static_cast<std::int64_t>(experts_of(problem_, rank_).size());
@@ -281,9 +283,8 @@ class staged_member {
 
   [[nodiscard]] std::string verify_combine(const std::vector<rank_input>& all) const {
     const rank_input& own = all[static_cast<std::size_t>(rank_)];
-    const std::span<const std::byte> out(
-        outputs_.host<std::byte>(out_.combined),
-        static_cast<std::uint64_t>(problem_.max_tokens * problem_.hidden) * 2);
+    const std::span<const std::byte> out(outputs_.host<std::byte>(out_.combined),
+                                         static_cast<std::uint64_t>(most_ * problem_.hidden) * 2);
     const std::uint64_t unit = static_cast<std::uint64_t>(problem_.hidden) * 2;
     const auto tokens = static_cast<std::uint64_t>(own.tokens);
     const std::int64_t hidden = problem_.hidden;
@@ -297,8 +298,8 @@ class staged_member {
                    : expect_row_per_rank(own);
     std::string wrong = check_combined(problem_, rank_, expected, out.first(tokens * unit));
     if (!wrong.empty()) return wrong;
-    return check_left_alone(rank_, "out", out, unit, tokens,
-                            static_cast<std::uint64_t>(problem_.max_tokens), poison_byte(kind_));
+    return check_left_alone(rank_, "out", out, unit, tokens, static_cast<std::uint64_t>(most_),
+                            poison_byte(kind_));
   }
 
   /// One unweighted row from each rank of the token's experts.
@@ -331,6 +332,7 @@ class staged_member {
   int rank_;
   int lane_;
   bool by_expert_;
+  std::int64_t most_ = 0;  ///< tokens of a call
   std::int64_t local_ = 0;
   std::int64_t rows_ = 0;
   std::uint64_t kind_ = 0;

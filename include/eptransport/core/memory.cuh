@@ -57,6 +57,65 @@ struct device_memory {
     asm volatile("fence.proxy.async;" ::: "memory");
   }
 
+  /// Makes what the caller wrote to shared memory readable by bulk stores. Then `sync`, then the
+  /// issuing thread's `bulk_store`.
+  EPT_DEVICE static void publish_shared() noexcept {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+
+  /// Starts a copy from shared to global memory; both aligned to 16, `bytes` a multiple of it. One
+  /// thread. The bytes have landed after `bulk_commit` and `bulk_wait` of the same thread.
+  EPT_DEVICE static void bulk_store(std::byte* to, const std::byte* shared_from,
+                                    std::uint32_t bytes) noexcept {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global(to)),
+                 "r"(shared(shared_from)), "r"(bytes)
+                 : "memory");
+  }
+  EPT_DEVICE static void bulk_commit() noexcept {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  }
+  /// Until everything that this thread committed has been written: only then may a release follow.
+  EPT_DEVICE static void bulk_wait() noexcept {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+  /// Until the sources have been read: shared memory may be reused. No release may follow.
+  EPT_DEVICE static void bulk_wait_read() noexcept {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  }
+
+  /// A barrier in shared memory that one thread arrives at, for `bulk_load`.
+  EPT_DEVICE static void bulk_barrier_init(std::uint64_t* barrier) noexcept {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared(barrier)) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  /// Starts a copy from global to shared memory, as `bulk_store` does the other way; the barrier's
+  /// next phase ends when the bytes are there. One thread. What others wrote to global memory was
+  /// acquired, and made readable by `acquire_bulk`.
+  EPT_DEVICE static void bulk_load(std::byte* shared_to, const std::byte* from, std::uint32_t bytes,
+                                   std::uint64_t* barrier) noexcept {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared(barrier)),
+                 "r"(bytes)
+                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared(shared_to)),
+        "l"(global(from)), "r"(bytes), "r"(shared(barrier))
+        : "memory");
+  }
+  /// True once the phase of that parity has ended; then all that it loaded is readable. Any thread.
+  [[nodiscard]] EPT_DEVICE static bool bulk_arrived(std::uint64_t* barrier,
+                                                    std::uint32_t parity) noexcept {
+    std::uint32_t ended = 0;
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(ended)
+        : "r"(shared(barrier)), "r"(parity)
+        : "memory");
+    return ended != 0;
+  }
+
   /// Adds to a word of this rank's own workers and returns the old value; pairs with itself.
   EPT_DEVICE static std::uint64_t fetch_add(std::uint64_t* word, std::uint64_t amount) noexcept {
     std::uint64_t old = 0;
@@ -145,6 +204,9 @@ struct device_memory {
  private:
   [[nodiscard]] EPT_DEVICE static std::size_t global(const void* pointer) noexcept {
     return __cvta_generic_to_global(pointer);
+  }
+  [[nodiscard]] EPT_DEVICE static std::uint32_t shared(const void* pointer) noexcept {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
   }
 };
 
