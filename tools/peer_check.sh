@@ -31,9 +31,10 @@ step() {
     echo "---- $name, status $status: $*"
     grep -E -A6 -m4 'Failure|ERROR|Error|error:|Invalid' "$log/$name.log" | cut -c1-300
   fi
-  summary+=("$(printf '%-22s %-10s %4d s  %s' "$name" \
-    "$([ "$status" -eq 0 ] && echo ok || echo "FAILED $status")" $((SECONDS - started)) \
-    "$(grep -E 'PASSED|ERROR SUMMARY|RACECHECK SUMMARY' "$log/$name.log" | tail -n 1 | cut -c1-70)")")
+  local verdict=ok note
+  [ "$status" -eq 0 ] || verdict="FAILED $status"
+  note=$(grep -E 'PASSED|(ERROR|RACECHECK) SUMMARY' "$log/$name.log" | tail -n 1 | cut -c1-70)
+  summary+=("$(printf '%-26s %-10s %4d s  %s' "$name" "$verdict" $((SECONDS - started)) "$note")")
 }
 
 wanted() { case "$steps" in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
@@ -86,5 +87,9 @@ fi
 
 echo
 printf '%s\n' "${summary[@]}"
-if [ "$failed" -eq 0 ]; then echo "peer_check: all good in $SECONDS s"; else echo "peer_check: FAILED"; fi
+if [ "$failed" -eq 0 ]; then
+  echo "peer_check: all good in $SECONDS s"
+else
+  echo "peer_check: FAILED"
+fi
 exit "$failed"

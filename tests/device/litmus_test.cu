@@ -70,8 +70,8 @@ EPT_DEVICE void add_relaxed(std::uint64_t* word) {
                : "memory");
 }
 
-/// Window: [2 parities][units] messages, then a signal word per unit. A message of one parity may be
-/// overwritten once the peer's next message has come: it reads before it sends.
+/// Window: [2 parities][units] messages, then a signal word per unit. A message of one parity may
+/// be overwritten once the peer's next message has come: it reads before it sends.
 template <protocol kHow>
 struct litmus_call {
   peer_memory_view view;

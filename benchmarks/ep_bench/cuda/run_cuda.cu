@@ -84,13 +84,13 @@ void run_wire(const std::string& wire, const options& asked, std::vector<measure
 }  // namespace
 
 int run_cuda(const options& asked, std::vector<measurement>& rows) {
-  if (asked.wires.front() == support::peer_memory_wire) return run_peers(asked, rows);
   cudaDeviceProp device{};
   const cudaError_t status = cudaGetDeviceProperties(&device, 0);
   if (status != cudaSuccess) {
     std::fprintf(stderr, "ep_bench: --exec cuda: no GPU: %s\n", cudaGetErrorString(status));
     return exit_refused;
   }
+  if (asked.wires.front() == support::peer_memory_wire) return run_peers(asked, rows);
   if (!asked.quiet && asked.json != "-") {
     std::printf(
         "%s, %d multiprocessors, %d virtual ranks in one grid, the first call of each "

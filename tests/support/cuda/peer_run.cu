@@ -21,7 +21,8 @@ run_result run_on_peers(const run_config& config) {
     return refused({errc::invalid_argument, "run_on_peers", wrong});
   }
   int gpus = 0;
-  must(cudaGetDeviceCount(&gpus));
+  const auto counted = cuda_result(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
+  if (!counted) return refused(counted.error());
   if (config.ranks > gpus) {  // ranks of a run wait for their whole device: no two may share one
     return refused(
         {errc::unsupported, "run_on_peers",
