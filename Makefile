@@ -1,5 +1,5 @@
 # The commands that people type. Everything else is CMake: see CMakePresets.json.
-.PHONY: help demo test gpu-check format check tidy clean
+.PHONY: help demo test gpu-check peer-check format check tidy clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -25,6 +25,11 @@ gpu-check: ## what needs a GPU: the device tests and the device benchmark
 
 check: ## format, includes, sizes, names, documents: under ten seconds
 	@python3 tools/check.py
+
+peer-check: ## what needs two GPUs of one host: device tests, killed processes, ep_bench
+	@cmake --preset cuda
+	@cmake --build --preset cuda
+	@tools/peer_check.sh
 
 format: ## clang-format and the README's code blocks, in place
 	@python3 tools/check.py --fix
