@@ -27,6 +27,8 @@ namespace detail {
 
 /// The expert rows of one received token (`sum_rows`' source).
 struct expert_rows {
+  static constexpr bool weighted = true;
+
   const std::byte* y;
   std::uint64_t bytes;
   const place_entry* places;  ///< null: row `single` alone
@@ -47,15 +49,28 @@ struct expert_rows {
 
 /// The rows that came back for one token, in rank order (`sum_rows`' source).
 struct returned_rows {
+  static constexpr bool weighted = false;
+
   const std::byte* window;
   const geometry* geo;
   const route_entry* routes;
   const std::int64_t* base;  ///< [R] first row of each rank's returns
   const std::byte* added;    ///< the bias row, or null
+  const std::byte* own;      ///< the own rank's rows in y, or null: they lie in the zone as well
 
   [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return geo->top_k; }
   [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    if (routes[i].rank < 0 || routes[i].slot < 0) return nullptr;
+    if (!exists(i)) return nullptr;
+    if (own != nullptr && routes[i].rank == geo->rank) {
+      return own + static_cast<std::uint64_t>(routes[i].slot) * geo->value_bytes;
+    }
+    return zone_row(i);
+  }
+  [[nodiscard]] EPT_HOST_DEVICE bool exists(std::int32_t i) const {
+    return routes[i].rank >= 0 && routes[i].slot >= 0;
+  }
+  /// The row in the combine zone.
+  [[nodiscard]] EPT_HOST_DEVICE const std::byte* zone_row(std::int32_t i) const {
     return window + geo->return_row(base[routes[i].rank] + routes[i].slot);
   }
   [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
@@ -65,6 +80,8 @@ struct returned_rows {
 /// The same rows where the experts' ranks keep them (`sum_rows`' source).
 template <class View>
 struct pulled_rows {
+  static constexpr bool weighted = false;
+
   const View* view;
   const geometry* geo;
   const route_entry* routes;
@@ -133,11 +150,32 @@ EPT_HOST_DEVICE void write_choice_values(const Context& ctx, const combine_input
   }
 }
 
-/// Reduces and sends one received row.
+/// True if a received row goes back as it lies in y.
+[[nodiscard]] EPT_HOST_DEVICE inline bool returns_unchanged(const geometry& geo,
+                                                            const handle_parts& handle) {
+  return !per_expert(handle.header->layout) && geo.values == geo.wire;
+}
+
+/// Where a combine finds the own rank's rows without a way through the zone: in y, if both halves
+/// run in one launch, so that y still stands. Null: in the zone.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE const std::byte* own_rows(const Context& ctx, const combine_input& in,
+                                                        const handle_parts& handle,
+                                                        call_parts parts) {
+  const geometry& geo = ctx.geo;
+  if (parts != call_parts::both || in.y == nullptr || !ctx.ok()) return nullptr;
+  if (!returns_unchanged(geo, handle)) return nullptr;
+  std::int64_t first = 0;
+  for (std::int32_t r = 0; r < geo.rank; ++r) first += handle.received[r];
+  return static_cast<const std::byte*>(in.y) + static_cast<std::uint64_t>(first) * geo.value_bytes;
+}
+
+/// Reduces and sends one received row. `stays`: the own rank reads its rows in y.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void return_row(const Context& ctx, const combine_input& in,
-                                const handle_parts& handle, const received_row& to) {
+                                const handle_parts& handle, const received_row& to, bool stays) {
   const geometry& geo = ctx.geo;
   const bool expert_wise = per_expert(handle.header->layout);
   const expert_rows rows{.y = static_cast<const std::byte*>(in.y),
@@ -156,7 +194,12 @@ EPT_HOST_DEVICE void return_row(const Context& ctx, const combine_input& in,
     (void)sent(ctx, op_status::failed, stage::combine_send, to.source);
     return;
   }
-  sum_rows(ctx.worker, dst, geo.hidden, rows, geo.values, geo.wire);
+  const bool unchanged = returns_unchanged(geo, handle);
+  if (unchanged && !(stays && to.source == geo.rank)) {
+    ctx.worker.copy(dst, rows.row(0), geo.value_bytes);
+  } else if (!unchanged) {
+    sum_rows(ctx.worker, dst, geo.hidden, rows, geo.values, geo.wire);
+  }
   write_choice_values(ctx, in, rows, dst);
   if (to.source == geo.rank || geo.message != message_shape::per_row) return;
   (void)put(ctx,
@@ -197,12 +240,12 @@ EPT_HOST_DEVICE void return_all(const Context& ctx, const handle_parts& handle, 
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void return_rows(const Context& ctx, const combine_input& in,
-                                 const handle_parts& handle, std::int64_t rows) {
+                                 const handle_parts& handle, std::int64_t rows, bool stays) {
   const share mine = share_of(ctx.worker, rows);
   if (mine.begin == mine.end) return;
   row_cursor cursor(ctx.geo, handle.received, mine.begin);
   for (std::int64_t row = mine.begin; row < mine.end && ctx.ok(); ++row, cursor.next()) {
-    return_row(ctx, in, handle, *cursor);
+    return_row(ctx, in, handle, *cursor, stays);
   }
 }
 
@@ -244,12 +287,12 @@ EPT_HOST_DEVICE void offer(const Context& ctx, const combine_input& in) {
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
-                                  const handle_parts& handle) {
+                                  const handle_parts& handle, bool stays) {
   const geometry& geo = ctx.geo;
   const std::int64_t rows = ctx.ok() ? received_rows(geo, handle.received) : 0;
   const bool readable = rows == 0 || expect_pointer(ctx, in.y, stage::combine_send);
   const bool pull = in.transfer == combine_transfer::pull;
-  if (!pull && readable) return_rows(ctx, in, handle, rows);
+  if (!pull && readable) return_rows(ctx, in, handle, rows, stays);
   if (pull && readable && rows > 0) {
     const auto at =
         static_cast<std::uint64_t>(static_cast<const std::byte*>(in.y) - ctx.view.local());
@@ -310,18 +353,19 @@ EPT_HOST_DEVICE void gather_choice_values(const Context& ctx, const returned_row
        j += static_cast<std::int32_t>(ctx.worker.threads())) {
     float sum = 0;
     for (std::int32_t i = 0; i < rows.count(); ++i) {
-      const std::byte* row = rows.row(i);
-      if (row != nullptr) sum += reinterpret_cast<const float*>(row + geo.return_values)[j];
+      if (!rows.exists(i)) continue;
+      sum += reinterpret_cast<const float*>(rows.zone_row(i) + geo.return_values)[j];
     }
     out[j] = sum;
   }
 }
 
-/// The receive half. `next`: the epoch of the lane's next exchange.
+/// The receive half. `next`: the epoch of the lane's next exchange. `own`: see `own_rows`.
 EPT_NO_EXEC_CHECK
 template <class View, class W>
 EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const combine_output& out,
-                                     const handle_parts& handle, bool pull, std::uint64_t next) {
+                                     const handle_parts& handle, bool pull, std::uint64_t next,
+                                     const std::byte* own) {
   const geometry& geo = ctx.geo;
   const auto& worker = ctx.worker;
   if (ctx.ok()) await_returns(ctx, handle, pull, next);
@@ -336,7 +380,7 @@ EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const com
     std::byte* row = static_cast<std::byte*>(out.out) + at;
     const auto* bias = out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
     const route_entry* routes = handle.routes + t * geo.top_k;
-    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias};
+    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias, own};
     if (pull) {
       sum_rows(worker, row, geo.hidden,
                pulled_rows<View>{&ctx.view, &geo, routes, handle.place_base, ready, bias},
@@ -408,11 +452,12 @@ struct combine_call {
     const combine_transfer transfer = send ? in.transfer : parts_of_handle.header->transfer;
     ctx.barrier(stage::combine_send);
     if (exchange) detail::empty_exchange(ctx);
-    if (send) detail::combine_send(ctx, in, parts_of_handle);
+    const std::byte* own = detail::own_rows(ctx, in, parts_of_handle, parts);
+    if (send) detail::combine_send(ctx, in, parts_of_handle, own != nullptr);
     ctx.barrier(stage::combine_recv);
     if (detail::has(parts, call_parts::receive)) {
       detail::combine_receive(ctx, out, parts_of_handle, transfer == combine_transfer::pull,
-                              ctx.epoch + (exchange ? 1 : 0));
+                              ctx.epoch + (exchange ? 1 : 0), own);
     }
     detail::leave(ctx, detail::finish_combine{parts, exchange, parts_of_handle.header, transfer});
   }
