@@ -12,6 +12,7 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/combine_rows.hpp>
 #include <eptransport/kernels/dispatch.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
@@ -24,82 +25,6 @@
 namespace eptransport {
 
 namespace detail {
-
-/// The expert rows of one received token (`sum_rows`' source).
-struct expert_rows {
-  static constexpr bool weighted = true;
-
-  const std::byte* y;
-  std::uint64_t bytes;
-  const place_entry* places;  ///< null: row `single` alone
-  std::int64_t single;
-  std::int32_t choices;
-  weighting weights;
-
-  [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return choices; }
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    const std::int64_t position = places == nullptr ? single : places[i].position;
-    return position < 0 ? nullptr : y + static_cast<std::uint64_t>(position) * bytes;
-  }
-  [[nodiscard]] EPT_HOST_DEVICE float weight(std::int32_t i) const {
-    return weights == weighting::at_expert && places != nullptr ? places[i].weight : 1.0F;
-  }
-  [[nodiscard]] EPT_HOST_DEVICE static const std::byte* bias() { return nullptr; }
-};
-
-/// The rows that came back for one token, in rank order (`sum_rows`' source).
-struct returned_rows {
-  static constexpr bool weighted = false;
-
-  const std::byte* window;
-  const geometry* geo;
-  const route_entry* routes;
-  const std::int64_t* base;  ///< [R] first row of each rank's returns
-  const std::byte* added;    ///< the bias row, or null
-  const std::byte* own;      ///< the own rank's rows in y, or null: they lie in the zone as well
-
-  [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return geo->top_k; }
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    if (!exists(i)) return nullptr;
-    if (own != nullptr && routes[i].rank == geo->rank) {
-      return own + static_cast<std::uint64_t>(routes[i].slot) * geo->value_bytes;
-    }
-    return zone_row(i);
-  }
-  [[nodiscard]] EPT_HOST_DEVICE bool exists(std::int32_t i) const {
-    return routes[i].rank >= 0 && routes[i].slot >= 0;
-  }
-  /// The row in the combine zone.
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* zone_row(std::int32_t i) const {
-    return window + geo->return_row(base[routes[i].rank] + routes[i].slot);
-  }
-  [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* bias() const { return added; }
-};
-
-/// The same rows where the experts' ranks keep them (`sum_rows`' source).
-template <class View>
-struct pulled_rows {
-  static constexpr bool weighted = false;
-
-  const View* view;
-  const geometry* geo;
-  const route_entry* routes;
-  const std::int64_t* base;     ///< [R] first of the own rows at each rank
-  const message_header* ready;  ///< [R] where each rank's y lies
-  const std::byte* added;
-
-  [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return geo->top_k; }
-  EPT_NO_EXEC_CHECK
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    const std::int32_t rank = routes[i].rank;
-    if (rank < 0 || routes[i].slot < 0) return nullptr;
-    const auto at = static_cast<std::uint64_t>(base[rank] + routes[i].slot);
-    return view->peer_pointer(rank, ready[rank].value + at * geo->value_bytes, geo->value_bytes);
-  }
-  [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* bias() const { return added; }
-};
 
 /// Raises a misuse unless the handle is of a finished dispatch that suits the combine.
 EPT_NO_EXEC_CHECK
@@ -313,33 +238,66 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   }
 }
 
+/// What the receive half knows of the send half.
+struct combine_round {
+  std::uint64_t number;  ///< combines before this one
+  std::uint64_t next;    ///< the epoch of the lane's next exchange
+  bool pull;
+  const std::byte* own;  ///< see `own_rows`
+};
+
+/// Raises a mismatch if `peer` offered its rows where this rank counts on a push, or the reverse. A
+/// ready message of this combine is there only if the peer offers.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void expect_transfer(const Context& ctx, const combine_round& round,
+                                     std::int32_t peer) {
+  const auto& ready =
+      *reinterpret_cast<const message_header*>(ctx.view.local() + ctx.geo.ready_zone(peer));
+  const bool offered = ready.stamp == stamp_of(round.number) && ready.config == ctx.geo.config;
+  if (offered == round.pull || ctx.worker.thread() != 0) return;
+  raise(ctx, {.kind = fault_kind::mismatch,
+              .where = stage::combine_recv,
+              .peer = peer,
+              .expected = static_cast<std::uint64_t>(round.pull ? combine_transfer::pull
+                                                                : combine_transfer::push),
+              .seen = static_cast<std::uint64_t>(round.pull ? combine_transfer::push
+                                                            : combine_transfer::pull)});
+}
+
 /// Waits for what the peers return, or offer.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handle, bool pull,
-                                   std::uint64_t next) {
+EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handle,
+                                   const combine_round& round) {
   const geometry& geo = ctx.geo;
   const bool summed = geo.sources == 1;
   awaited what{.signal = geo.combine_signal(0),
                .target = 0,
                .where = stage::combine_recv,
                .peer = -1,
-               .next = next};
+               .next = round.next};
+  const auto owed = [&](std::int32_t peer) -> std::int64_t {
+    return peer == geo.rank ? 0 : round.pull ? 1 : geo.return_messages(handle.sent[peer]);
+  };
   std::int64_t all = 0;
   for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
-    if (peer == geo.rank) continue;
-    const std::int64_t messages = pull ? 1 : geo.return_messages(handle.sent[peer]);
+    const std::int64_t messages = owed(peer);
     all += messages;
     const bool mine =
         static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
     what.peer = peer;
     what.signal = geo.combine_signal(peer);
-    if (!summed && mine) (void)await_due(ctx, ctx.lane.returns_due, what, messages);
+    if (summed || !mine || messages == 0) continue;
+    if (await_due(ctx, ctx.lane.returns_due, what, messages)) expect_transfer(ctx, round, peer);
   }
   what.peer = -1;
   what.signal = geo.combine_signal(0);
   if (summed && ctx.worker.worker() == 0 && ctx.ok()) {
-    (void)await_due(ctx, ctx.lane.returns_due, what, all);
+    const bool came = await_due(ctx, ctx.lane.returns_due, what, all);
+    for (std::int32_t peer = 0; peer < geo.ranks && came; ++peer) {
+      if (owed(peer) > 0) expect_transfer(ctx, round, peer);
+    }
   }
 }
 
@@ -360,15 +318,14 @@ EPT_HOST_DEVICE void gather_choice_values(const Context& ctx, const returned_row
   }
 }
 
-/// The receive half. `next`: the epoch of the lane's next exchange. `own`: see `own_rows`.
+/// The receive half.
 EPT_NO_EXEC_CHECK
 template <class View, class W>
 EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const combine_output& out,
-                                     const handle_parts& handle, bool pull, std::uint64_t next,
-                                     const std::byte* own) {
+                                     const handle_parts& handle, const combine_round& round) {
   const geometry& geo = ctx.geo;
   const auto& worker = ctx.worker;
-  if (ctx.ok()) await_returns(ctx, handle, pull, next);
+  if (ctx.ok()) await_returns(ctx, handle, round);
   ctx.barrier(stage::combine_recv);
   if (!ctx.ok()) return;
   const std::int64_t tokens = handle.header->tokens;
@@ -380,8 +337,8 @@ EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const com
     std::byte* row = static_cast<std::byte*>(out.out) + at;
     const auto* bias = out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
     const route_entry* routes = handle.routes + t * geo.top_k;
-    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias, own};
-    if (pull) {
+    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias, round.own};
+    if (round.pull) {
       sum_rows(worker, row, geo.hidden,
                pulled_rows<View>{&ctx.view, &geo, routes, handle.place_base, ready, bias},
                geo.values, geo.values);
@@ -456,8 +413,11 @@ struct combine_call {
     if (send) detail::combine_send(ctx, in, parts_of_handle, own != nullptr);
     ctx.barrier(stage::combine_recv);
     if (detail::has(parts, call_parts::receive)) {
-      detail::combine_receive(ctx, out, parts_of_handle, transfer == combine_transfer::pull,
-                              ctx.epoch + (exchange ? 1 : 0), own);
+      const detail::combine_round round{.number = ctx.combines - (send ? 0 : 1),
+                                        .next = ctx.epoch + (exchange ? 1 : 0),
+                                        .pull = transfer == combine_transfer::pull,
+                                        .own = own};
+      detail::combine_receive(ctx, out, parts_of_handle, round);
     }
     detail::leave(ctx, detail::finish_combine{parts, exchange, parts_of_handle.header, transfer});
   }
