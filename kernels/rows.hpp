@@ -56,7 +56,7 @@ struct held_rows {
 
   EPT_NO_EXEC_CHECK
   EPT_HOST_DEVICE explicit held_rows(const Source& source) {
-#pragma GCC unroll 8
+    EPT_UNROLL
     for (int i = 0; i < most; ++i) {
       row[i] = i < source.count() ? source.row(i) : nullptr;
       weight[i] = Source::weighted && row[i] != nullptr ? source.weight(i) : 1.0F;
@@ -65,7 +65,7 @@ struct held_rows {
 
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t addresses() const {
     std::uint64_t bits = 0;
-#pragma GCC unroll 8
+    EPT_UNROLL
     for (int i = 0; i < most; ++i) bits |= reinterpret_cast<std::uintptr_t>(row[i]);
     return bits;
   }
@@ -98,14 +98,14 @@ EPT_HOST_DEVICE void sum_tiles(const G& g, tile_sum<kPairs>& sum, const Source& 
   // To clear a host thread's sums would cost as much as to add a row to them.
   bool clear = sum_shape<G>::host;
   if (!clear) sum.clear();
-#pragma GCC unroll 8
+  EPT_UNROLL
   for (int first = 0; first < held_rows<Source>::most; first += ahead) {
     piece in[ahead];
-#pragma GCC unroll 8
+    EPT_UNROLL
     for (int i = 0; i < ahead; ++i) {
       if (held.row[first + i] != nullptr) in[i] = *at(held.row[first + i]);
     }
-#pragma GCC unroll 8
+    EPT_UNROLL
     for (int i = 0; i < ahead; ++i) {
       if (held.row[first + i] == nullptr) continue;
       if (sum_shape<G>::host && clear) {
