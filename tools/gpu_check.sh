@@ -118,7 +118,7 @@ if wanted bench; then
     for mode in slotted counted; do
       for layout in rank_major expert_major padded in_place; do
         bench "$trace $mode $layout" --mode "$mode" --layout "$layout" \
-          --tokens 128 --hidden 7168 --iterations 4
+          --tokens 128 --hidden 7168 --iterations 3
         while IFS= read -r line; do bench_lines+=("$trace $mode $layout $line"); done \
           < <(grep 'cuda events' "$log/out" | grep -v 'multiprocessors')
       done
@@ -158,8 +158,9 @@ if wanted synccheck; then
     "--gtest_filter=CudaWarp.Sums*:$workers:$groups:$faults"
 fi
 if wanted racecheck; then
+  counted=${matrix/ranks_/ranks_counted_}
   sanitize "racecheck: shared memory" racecheck "$tests" --gtest_brief=1 \
-    "--gtest_filter=CudaGathering.Ranks*:Shapes/CudaGroup.Dispatch*/2ranks_*_expert_major:$matrix"
+    "--gtest_filter=CudaGathering.Ranks*:Shapes/CudaGroup.Dispatch*/2ranks_*_expert_major:$counted"
 fi
 if wanted sass; then
   step "machine code" 60 'non-coherent' bash -c 'machine_code "$@"' _ "$tests" "$log"

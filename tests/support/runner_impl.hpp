@@ -40,7 +40,7 @@ class host_rig {
     const int rank = own_.view().rank();
     return {own_.view().now_ns(), {world_.messages(rank), world_.bytes(rank)}};
   }
-  void made(const geometry&, const lane_run&, call_part) {}
+  void made(const geometry&, lane_run&, call_part) {}
   [[nodiscard]] auto stream(int) { return typename transport::executor_type::stream_type{}; }
   void pause(std::uint64_t ns) {
     if (config_.schedule == run_mode::baton) {

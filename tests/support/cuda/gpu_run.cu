@@ -93,7 +93,7 @@ class gpu_rig {
     return {.ns = timed_ ? static_cast<std::uint64_t>(grids_ns_) : ns};
   }
 
-  void made(const geometry& geo, const lane_run& lane, call_part what) {
+  void made(const geometry& geo, lane_run& lane, call_part what) {
     if (!timed_) return;
     const auto grid = world_.last_grid_ns();
     if (grid) grids_ns_ += *grid;
