@@ -118,7 +118,7 @@ if wanted bench; then
     for mode in slotted counted; do
       for layout in rank_major expert_major padded in_place; do
         bench "$trace $mode $layout" --mode "$mode" --layout "$layout" \
-          --tokens 128 --hidden 7168 --iterations 4
+          --tokens 128 --hidden 7168 --iterations 3
         while IFS= read -r line; do bench_lines+=("$trace $mode $layout $line"); done \
           < <(grep 'cuda events' "$log/out" | grep -v 'multiprocessors')
       done
@@ -143,19 +143,24 @@ small_bench=("$bench" --exec cuda --wire all --ranks 4 --tokens 8 --hidden 512 -
 groups='Shapes/CudaGroup.Dispatch*/2ranks_*:Shapes/CudaGroup.Summed*/5ranks_*_expert_major'
 workers='Shapes/CudaWorker.*/3blocks5warps'
 faults='CudaFault/*.TooMany*:CudaFault/*.AnOutput*'
+# Counted and slotted calls in every layout, in-kernel FP8, scales by column, push and pull.
+matrix='Traces/CudaMatrix*/moe_e64_k8_2ranks_*_fp8_columns'
 if wanted memcheck; then
   wire='CudaExecutor.A*:CudaLoopback/nvlink.Every*'
   sanitize "memcheck: workers, groups, faults" memcheck "$tests" --gtest_brief=1 \
     "--gtest_filter=CudaWarp.*Long*:$wire:$workers:$groups:$faults"
   sanitize "memcheck: ep_bench" memcheck "${small_bench[@]}"
+  sanitize "memcheck: modes, layouts, FP8" memcheck "$tests" --gtest_brief=1 \
+    "--gtest_filter=$matrix"
 fi
 if wanted synccheck; then
   sanitize "synccheck: workers, groups, faults" synccheck "$tests" --gtest_brief=1 \
     "--gtest_filter=CudaWarp.Sums*:$workers:$groups:$faults"
 fi
 if wanted racecheck; then
+  counted=${matrix/ranks_/ranks_counted_}
   sanitize "racecheck: shared memory" racecheck "$tests" --gtest_brief=1 \
-    "--gtest_filter=CudaGathering.Ranks*:Shapes/CudaGroup.Dispatch*/2ranks_*_expert_major"
+    "--gtest_filter=CudaGathering.Ranks*:Shapes/CudaGroup.Dispatch*/2ranks_*_expert_major:$counted"
 fi
 if wanted sass; then
   step "machine code" 60 'non-coherent' bash -c 'machine_code "$@"' _ "$tests" "$log"

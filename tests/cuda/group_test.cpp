@@ -156,6 +156,17 @@ TEST(CudaGroupShapes, AnSmLimitBelowTheDefaultEqualsTheOracle) {
   expect_verified(c, {.blocks = 8, .warps = 4});
 }
 
+TEST(CudaGroupShapes, ThreeLanesInFlightEqualTheOracle) {
+  for (const dispatch_mode mode : {dispatch_mode::slotted, dispatch_mode::counted}) {
+    run_config c = small(4, message_shape::automatic, output_layout::expert_major);
+    c.mode = mode;
+    c.lanes = 3;
+    c.split = true;
+    c.cached = true;
+    expect_verified(c, {.blocks = 4});
+  }
+}
+
 TEST(CudaGroupShapes, APlacementTableAndMoreChoicesThanAWarpHasThreadsEqualTheOracle) {
   run_config c = small(4, message_shape::automatic, output_layout::padded);
   c.wire = "nvlink";
@@ -177,6 +188,18 @@ TEST_P(CudaGroupStress, TwoHundredIterationsWithNewRoutingEqualTheOracle) {
   c.lanes = 2;
   c.tokens = {40};
   c.seed = 77;
+  expect_verified_on_its_wire(c);
+}
+
+TEST_P(CudaGroupStress, TwoHundredSlottedAndCountedCallsInHalvesEqualTheOracle) {
+  run_config c = small(6, std::get<0>(GetParam()), std::get<1>(GetParam()));
+  c.iterations = 200;
+  c.mixed = true;
+  c.cached = true;
+  c.lanes = 2;
+  c.split = true;
+  c.quantise = quantisation::fp8_fp32;
+  c.seed = 78;
   expect_verified_on_its_wire(c);
 }
 

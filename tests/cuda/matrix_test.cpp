@@ -152,6 +152,39 @@ std::string difference_after(run_config config, const char* call, const Function
   return got.difference;
 }
 
+TEST(CudaLarge, MoreThan65535TokensOfEachRankEqualTheOracle) {
+  for (const dispatch_mode mode : {dispatch_mode::slotted, dispatch_mode::counted}) {
+    run_config c;
+    c.wire = mode == dispatch_mode::counted ? "nvlink" : "efa-gpu";
+    c.tokens = {70'001, 65'537};
+    c.hidden = 4;
+    c.top_k = 3;
+    c.experts = 5;
+    c.mode = mode;
+    c.layout = output_layout::expert_major;
+    c.iterations = 1;
+    expect_verified(c);
+  }
+}
+
+/// Rank 1's 66 000 rows of 64 KiB all land at rank 0: input, staging and landing zone pass 4 GiB.
+/// The combine's rows are short, and it is left out.
+TEST(CudaLarge, CountedBuffersBeyondFourGibibytesAreAddressedRight) {
+  run_config c;
+  c.wire = "efa-gpu";
+  c.tokens = {0, 66'000};
+  c.counted_rows = 66'000;
+  c.hidden = 8;
+  c.row = {65'536, 0};
+  c.top_k = 1;
+  c.experts = 2;
+  c.routing = "one";
+  c.mode = dispatch_mode::counted;
+  c.combines = 0;
+  c.iterations = 1;
+  expect_verified(c);
+}
+
 run_config plain() {
   run_config c;
   c.ranks = 3;

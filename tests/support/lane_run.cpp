@@ -157,16 +157,25 @@ traffic_sum lane_run::dispatch_traffic(const geometry& geo) const {
 
 traffic_sum lane_run::combine_traffic(const geometry& geo, bool alone) const {
   traffic_sum sum;
+  const bool pull = buffers_->pulls();
+  const std::vector<std::int64_t> mine = expect_kept(problem_, inputs_, rank_, room_);
   for (int peer = 0; peer < problem_.ranks; ++peer) {
     if (peer == rank_) continue;
+    if (alone) {
+      sum.messages += 1;
+      sum.bytes += sizeof(message_header);
+    }
+    if (pull) {  // an offer goes out, rows come in
+      sum.messages += 1;
+      sum.bytes +=
+          sizeof(message_header) +
+          static_cast<std::uint64_t>(mine[static_cast<std::size_t>(peer)]) * geo.value_bytes;
+      continue;
+    }
     const std::int64_t rows =
         expect_kept(problem_, inputs_, peer, room_)[static_cast<std::size_t>(rank_)];
-    const bool pull = buffers_->pulls();
-    sum.messages +=
-        (alone ? 1 : 0) + (pull ? 1 : static_cast<std::uint64_t>(geo.return_messages(rows)));
-    sum.bytes += alone ? sizeof(message_header) : 0;
-    sum.bytes +=
-        pull ? sizeof(message_header) : static_cast<std::uint64_t>(rows) * geo.return_bytes;
+    sum.messages += static_cast<std::uint64_t>(geo.return_messages(rows));
+    sum.bytes += static_cast<std::uint64_t>(rows) * geo.return_bytes;
   }
   return sum;
 }

@@ -27,6 +27,7 @@ template <class Profile>
 class host_rig {
  public:
   using transport = loopback<Profile>;
+  static constexpr bool counts = true;
 
   host_rig(const run_config& config, loopback_world<Profile>& everything, transport& own)
       : config_(config), world_(everything), own_(own) {}
@@ -39,7 +40,8 @@ class host_rig {
     const int rank = own_.view().rank();
     return {own_.view().now_ns(), {world_.messages(rank), world_.bytes(rank)}};
   }
-  void count(const geometry&, const lane_run&, call_part) {}
+  void made(const geometry&, lane_run&, call_part) {}
+  [[nodiscard]] auto stream(int) { return typename transport::executor_type::stream_type{}; }
   void pause(std::uint64_t ns) {
     if (config_.schedule == run_mode::baton) {
       world_.advance(own_.view().rank(), ns);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace eptransport::support {
 
@@ -19,6 +20,8 @@ enum class twin_use {
 /// A host's copies of what kernels read and write. Checks, poison and canaries work on the copies,
 /// which travel before and after a call. A null pointer to it stands for one memory that all reach.
 ///
+/// Buffers lie side by side in chunks, so that a copy or two move them all.
+///
 /// @par Order    `push` and `pull` are done when they return. Neither may overlap a kernel.
 /// @par Threads  One at a time.
 class memory_twins {
@@ -29,23 +32,50 @@ class memory_twins {
     std::byte* kernel;
   };
 
-  memory_twins() = default;
   memory_twins(const memory_twins&) = delete;
   memory_twins& operator=(const memory_twins&) = delete;
   virtual ~memory_twins() = default;
 
   /// `bytes` of any content, aligned to 256.
-  [[nodiscard]] virtual twin take(std::uint64_t bytes, twin_use use) = 0;
+  [[nodiscard]] twin take(std::uint64_t bytes, twin_use use);
   /// The end of all buffers that were taken for a call.
-  virtual void recycle() = 0;
+  void recycle();
 
   /// All buffers, from the host to the kernels, and back.
-  virtual void push() = 0;
-  virtual void pull() = 0;
+  void push();
+  void pull();
 
   /// The same for a part of the host's copy of the window.
-  virtual void push(std::span<const std::byte> part) = 0;
-  virtual void pull(std::span<std::byte> part) = 0;
+  void push(std::span<const std::byte> part);
+  void pull(std::span<std::byte> part);
+
+ protected:
+  /// @param image, window  the first byte of the window for the host, and for kernels
+  memory_twins(std::byte* image, std::byte* window) : image_(image), window_(window) {}
+  /// For destructors.
+  void release_all();
+
+  /// Aligned to 256.
+  [[nodiscard]] virtual twin allocate(std::uint64_t bytes, bool shared) = 0;
+  virtual void release(const twin& memory) = 0;
+  /// May return before it is done; `wait` waits for all.
+  virtual void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) = 0;
+  virtual void wait() {}
+
+ private:
+  struct chunk {
+    twin memory;
+    std::uint64_t size;
+    std::uint64_t used;
+  };
+
+  [[nodiscard]] std::vector<chunk>& of(twin_use use) {
+    return chunks_[static_cast<std::size_t>(use)];
+  }
+
+  std::byte* image_;
+  std::byte* window_;
+  std::vector<chunk> chunks_[3];
 };
 
 }  // namespace eptransport::support

@@ -6,6 +6,8 @@
 #include <eptransport/core/result.hpp>
 #include <eptransport/kernels/kernels.hpp>
 
+#include <cuda_runtime.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +65,7 @@ template <class World>
 class gpu_rig {
  public:
   using transport = typename World::rank_type;
+  static constexpr bool counts = false;
 
   /// @param timed  each grid is measured; only where the world runs all ranks in one
   gpu_rig(World& everything, transport& own, bool timed)
@@ -71,6 +74,12 @@ class gpu_rig {
         timed_(timed),
         image_(new std::byte[own.window().size()]),
         parts_(image_.get(), own.window().data()) {}
+
+  gpu_rig(const gpu_rig&) = delete;
+  gpu_rig& operator=(const gpu_rig&) = delete;
+  ~gpu_rig() {
+    for (const cudaStream_t one : streams_) (void)cudaStreamDestroy(one);
+  }
 
   [[nodiscard]] transport& own() { return own_; }
   [[nodiscard]] std::byte* window() { return image_.get(); }
@@ -82,24 +91,29 @@ class gpu_rig {
   [[nodiscard]] rank_meter meter() const {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     const auto ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
-    return {timed_ ? static_cast<std::uint64_t>(grids_ns_) : ns, sent_};
+    return {.ns = timed_ ? static_cast<std::uint64_t>(grids_ns_) : ns};
   }
 
-  /// The GPU counts nothing: what a call sends follows from its routing.
-  void count(const geometry& geo, const lane_run& lane, call_part what) {
+  void made(const geometry& geo, lane_run& lane, call_part what) {
+    if (!timed_) return;
     if constexpr (requires { world_.last_grid_ns(); }) {
-      const auto grid = timed_ ? world_.last_grid_ns() : result<double>(0.0);
+      const auto grid = world_.last_grid_ns();
       if (grid) grids_ns_ += *grid;
     }
     if (what == call_part::second_half) return;
-    const bool dispatch = what == call_part::dispatch;
-    const traffic_sum more = dispatch ? lane.dispatch_traffic(geo)
-                                      : lane.combine_traffic(geo, what == call_part::combine_alone);
-    sent_.messages += more.messages;
-    sent_.bytes += more.bytes;
-    if (!timed_) return;
     const row_traffic rows = traffic_of(geo, lane);
-    (dispatch ? moved_.dispatch : moved_.combine) += dispatch ? rows.dispatch : rows.combine;
+    if (what == call_part::dispatch) {
+      moved_.dispatch += rows.dispatch;
+    } else {
+      moved_.combine += rows.combine;
+    }
+  }
+  /// Each lane has one of its own, so that their kernels may run at once.
+  [[nodiscard]] cudaStream_t stream(int lane) {
+    while (streams_.size() <= static_cast<std::size_t>(lane)) {
+      must(cudaStreamCreateWithFlags(&streams_.emplace_back(), cudaStreamNonBlocking));
+    }
+    return streams_[static_cast<std::size_t>(lane)];
   }
   void pause(std::uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
 
@@ -112,8 +126,8 @@ class gpu_rig {
   std::unique_ptr<std::byte[]> image_;
   gpu_twins parts_;
   std::vector<std::unique_ptr<gpu_twins>> lanes_;
+  std::vector<cudaStream_t> streams_;
   double grids_ns_ = 0;
-  traffic_sum sent_{};
   row_traffic moved_{};
 };
 

@@ -26,6 +26,7 @@ namespace {
   options.counter_start = config.counter_start;
   options.blocks = how.blocks;
   options.warps = how.warps;
+  options.concurrent = static_cast<std::uint32_t>(config.lanes);
   options.patience_ns = config.timeout_ns;
   return options;
 }

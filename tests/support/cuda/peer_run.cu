@@ -6,7 +6,7 @@
 
 #include <cuda_runtime.h>
 
-#include <memory>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -42,6 +42,7 @@ run_result run_on_peers(const run_config& config) {
   shape.signals = config.first_signal + sizes->signals;
   shape.channels = config.channels;
   shape.counter_start = config.counter_start;
+  shape.concurrent = static_cast<std::uint32_t>(config.lanes);
   auto made = peer_memory_world::create(devices, shape);
   if (!made) return refused(made.error());
   return run_in(**made, config, *routes, {}, nullptr);
