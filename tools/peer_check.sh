@@ -3,17 +3,20 @@
 # What needs two GPUs of one host, in a few minutes: device tests, graphs, killed processes, litmus
 # tests, and the benchmark of peer memory. Prints a table last; exits with 1 if anything failed.
 #
-#   tools/peer_check.sh [build folder] [STEP..]     default: build/cuda and all steps
+#   tools/peer_check.sh [--build FOLDER] [STEP..]     default: build/cuda and all steps
 #
-# Steps: tests matrix procs litmus memcheck bench
+# Steps: tests matrix procs litmus sass sanitize bench
 set -u -o pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build/cuda
-[ $# -gt 0 ] && [ -d "$1" ] && build=$1 && shift
-steps=" ${*:-tests matrix procs litmus memcheck bench} "
+if [ "${1:-}" = --build ]; then
+  build=$2
+  shift 2
+fi
+steps=" ${*:-tests matrix procs litmus sass sanitize bench} "
 tests=$build/bin/device_tests
-bench=$build/bin/ep_bench
+program=$build/bin/ep_bench
 log=${EPT_LOG:-$(mktemp -d)}
 summary=()
 failed=0
@@ -33,7 +36,8 @@ step() {
   fi
   local verdict=ok note
   [ "$status" -eq 0 ] || verdict="FAILED $status"
-  note=$(grep -E 'PASSED|(ERROR|RACECHECK) SUMMARY' "$log/$name.log" | tail -n 1 | cut -c1-70)
+  note=$(grep -E 'PASSED|(ERROR|RACECHECK) SUMMARY|kernels:' "$log/$name.log" |
+    tail -n 1 | cut -c1-80)
   summary+=("$(printf '%-26s %-10s %4d s  %s' "$name" "$verdict" $((SECONDS - started)) "$note")")
 }
 
@@ -56,8 +60,12 @@ if wanted litmus; then
   step litmus 90 "$tests" --gtest_brief=1 "$(filtered '*Litmus*')"
   grep -h ' stale, ' "$log/litmus.log"
 fi
-if wanted memcheck; then
-  export EPT_REPLAYS=20
+if wanted sass; then
+  step sass 60 bash -c 'cuobjdump --dump-sass "$1" | python3 "$2" --must-flag protocolE5' _ \
+    "$tests" "$root/tools/check_sass.py"
+fi
+if wanted sanitize; then
+  export EPT_REPLAYS=10
   few='CudaGraphs.TenThousand*/expert_major_*'
   for tool in memcheck initcheck racecheck; do
     step "${tool}_one_gpu" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" \
@@ -67,21 +75,27 @@ if wanted memcheck; then
     --gtest_brief=1 "$(filtered "TwoGpus/$few")"
   unset EPT_REPLAYS
 fi
+# bench TOKENS MODE FORMAT LAYOUT SMS
+bench() {
+  local name=bench_$1_$3_$4_$5
+  step "$name" 60 "$program" --exec cuda --wire peer-memory --gpus 2 --tokens "$1" --mode "$2" \
+    --hidden 7168 --topk 8 --experts 256 --format "$3" --layout "$4" --sms "$5" --iterations 100
+  echo "== $1 tokens, $2, $3, $4, $5 SMs (0: the default)"
+  grep -h -E '^(copies|dispatch|combine|pair|         to)|^peer-memory .*(yes|NO|no)' \
+    "$log/$name.log" | cut -c1-120
+}
+
 if wanted bench; then
-  for tokens in 8 128 4096; do
-    mode=slotted
-    [ "$tokens" -gt 1000 ] && mode=counted
-    for format in fp8 bf16; do
-      for layout in rank_major expert_major; do
-        name=bench_${tokens}_${format}_$layout
-        step "$name" 60 "$bench" --exec cuda --wire peer-memory --gpus 2 --tokens "$tokens" \
-          --hidden 7168 --topk 8 --experts 256 --format "$format" --layout "$layout" \
-          --mode "$mode" --iterations 200
-        echo "== $tokens tokens, $format, $layout, $mode"
-        grep -h -E '^(copies|dispatch|combine|pair|         to)|^peer-memory .*(yes|NO|no)' \
-          "$log/$name.log" | cut -c1-150
-      done
+  for format in fp8 bf16; do
+    for layout in rank_major expert_major; do
+      bench 8 slotted $format $layout 0
+      bench 128 slotted $format $layout 0
+      bench 4096 counted $format $layout 0
     done
+  done
+  for sms in 8 16 32 128; do
+    bench 8 slotted bf16 rank_major $sms
+    bench 128 slotted bf16 rank_major $sms
   done
 fi
 

@@ -285,57 +285,70 @@ series host_observed(const callers& all, const step& one, int rounds) {
   return out;
 }
 
-/// GB/s of large copies: from GPU to GPU in all directions of a ring at once, and within each GPU
-/// (read plus written).
+/// GB/s of large copies by kernels, every GPU at once: stores to the next GPU, loads from it, and
+/// within each GPU (read plus written).
 struct copy_limits {
-  double link = 0;
+  double store = 0;
+  double load = 0;
   double memory = 0;
 };
 
-copy_limits measure_copies(const callers& all) {
-  constexpr std::uint64_t bytes = std::uint64_t{512} << 20;
-  constexpr int times = 5;
-  std::vector<void*> from(all.size());
-  std::vector<void*> to(all.size());
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    must(cudaSetDevice(all[r]->device()));
-    must(cudaMalloc(&from[r], bytes));
-    must(cudaMalloc(&to[r], bytes));
-    must(cudaMemset(from[r], 0x5A, bytes));
-    must(cudaDeviceSynchronize());
+/// Copies the first half of one rank's window to the second half of another's, all workers alike.
+struct copy_call {
+  peer_memory_view view;
+  std::int32_t from;
+  std::int32_t to;
+  std::uint64_t bytes;
+
+  [[nodiscard]] EPT_HOST_DEVICE static worker_words* words() { return nullptr; }
+
+  template <class W>
+  EPT_DEVICE void operator()(const W& w) const {
+    constexpr std::uint64_t piece = 32768;
+    for (std::uint64_t at = w.worker() * piece; at < bytes; at += w.workers() * piece) {
+      w.copy(view.peer_pointer(to, bytes + at, piece), view.peer_pointer(from, at, piece), piece);
+    }
   }
-  const auto run = [&](bool link) {
-    std::vector<cudaEvent_t> marks(2 * all.size());
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      must(cudaSetDevice(all[r]->device()));
-      const std::size_t peer = link ? (r + 1) % all.size() : r;
-      const auto copy = [&] {
-        must(cudaMemcpyPeerAsync(to[peer], all[peer]->device(), from[r], all[r]->device(), bytes,
-                                 all[r]->stream()));
-      };
-      must(cudaEventCreate(&marks[2 * r]));
-      must(cudaEventCreate(&marks[2 * r + 1]));
-      copy();
-      must(cudaEventRecord(marks[2 * r], all[r]->stream()));
-      for (int i = 0; i < times; ++i) copy();
-      must(cudaEventRecord(marks[2 * r + 1], all[r]->stream()));
+};
+
+/// @par Errors  as `peer_memory_world::create`
+result<copy_limits> measure_copies(const std::vector<int>& devices) {
+  constexpr std::uint64_t bytes = std::uint64_t{256} << 20;
+  constexpr int times = 8;
+  auto world =
+      peer_memory_world::create(devices, {.window_bytes = 2 * bytes, .blocks = 128, .warps = 16});
+  if (!world) return world.error();
+  const std::int32_t ranks = (*world)->size();
+  const auto run = [&](int source, int target) {  // relative to the rank that copies
+    std::vector<cudaEvent_t> marks(2 * devices.size());
+    for (std::int32_t r = 0; r < ranks; ++r) {
+      peer_memory& rank = (*world)->rank(r);
+      const auto i = static_cast<std::size_t>(r);
+      must(cudaSetDevice(rank.device()));
+      must(cudaEventCreate(&marks[2 * i]));
+      must(cudaEventCreate(&marks[2 * i + 1]));
+      const copy_call call{rank.view(), (r + source) % ranks, (r + target) % ranks, bytes};
+      for (int n = 0; n <= times; ++n) {
+        if (n == 1) must(cudaEventRecord(marks[2 * i], nullptr));
+        if (!rank.executor().launch(call, 0, nullptr)) must(cudaErrorLaunchFailure);
+      }
+      must(cudaEventRecord(marks[2 * i + 1], nullptr));
     }
     double slowest = 0;
-    for (std::size_t r = 0; r < all.size(); ++r) {
+    for (std::size_t i = 0; i < devices.size(); ++i) {
       float ms = 0;
-      must(cudaEventSynchronize(marks[2 * r + 1]));
-      must(cudaEventElapsedTime(&ms, marks[2 * r], marks[2 * r + 1]));
+      must(cudaEventSynchronize(marks[2 * i + 1]));
+      must(cudaEventElapsedTime(&ms, marks[2 * i], marks[2 * i + 1]));
       slowest = std::max(slowest, static_cast<double>(ms));
     }
     for (cudaEvent_t one : marks) must(cudaEventDestroy(one));
     return static_cast<double>(bytes) * times / slowest / 1e6;
   };
   copy_limits limits;
-  limits.memory = 2 * run(false);
-  if (all.size() > 1) limits.link = run(true);
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    must(cudaFree(from[r]));
-    must(cudaFree(to[r]));
+  limits.memory = 2 * run(0, 0);
+  if (ranks > 1) {
+    limits.store = run(0, 1);
+    limits.load = run(1, 0);
   }
   return limits;
 }
@@ -381,7 +394,7 @@ void print_call(const char* call, const series& times, const volume& moved,
   std::printf(
       "         to peers %8.3f MiB, %6.1f GB/s, %4.1f %% of copies; own memory %8.3f MiB, "
       "%6.1f GB/s, %4.1f %% of copies\n",
-      moved.link / 1048576, rate(moved.link), share(rate(moved.link), limits.link),
+      moved.link / 1048576, rate(moved.link), share(rate(moved.link), limits.store),
       moved.memory / 1048576, rate(moved.memory), share(rate(moved.memory), limits.memory));
 }
 
@@ -430,14 +443,16 @@ std::string measure(const options& asked, support::run_result& result) {
   for (const auto& one : all) {
     if (const auto status = one->status(); !status) wrong = status.error().message();
   }
-  const copy_limits limits = measure_copies(all);
+  const auto measured = measure_copies(devices);
+  if (!measured) return measured.error().message();
+  const copy_limits& limits = *measured;
   const auto [d, c] = volumes(p, groups[0]->layout(), config, inputs);
   if (!asked.quiet && asked.json != "-") {
     std::printf(
-        "copies: GPU to GPU, all directions at once, %.0f GB/s each; in a GPU %.0f GB/s; "
-        "%u blocks of %u warps per kernel\n",
-        limits.link, limits.memory, (*world)->rank(0).executor().workers(0) / memory.warps,
-        memory.warps);
+        "copies by kernels, all GPUs at once, GB/s: stores to a peer %.0f, loads %.0f, in a GPU "
+        "%.0f; calls: %u blocks of %u warps\n",
+        limits.store, limits.load, limits.memory,
+        (*world)->rank(0).executor().workers(0) / memory.warps, memory.warps);
     print_call("dispatch", calls[0], d, limits);
     print_call("combine", calls[1], c, limits);
     std::printf("pair     graph replay, events between replays, us %s\n", graph.text().c_str());
