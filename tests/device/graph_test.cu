@@ -2,9 +2,6 @@
 /// @file
 /// @brief CUDA graphs, streams and lanes over peer memory, each result against the oracle.
 
-#include <eptransport/backends/peer_memory/peer_memory.cuh>
-#include <eptransport/kernels/kernels.hpp>
-
 #include <cuda_runtime.h>
 
 #include <gtest/gtest.h>
@@ -91,7 +88,7 @@ class two_ranks {
     if (!made) return;
     world_ = std::move(*made);
     world_->run([&](peer_memory& own) {
-      auto calls = group<peer_memory>::create(own, shape_of(config), {}, 20 * second);
+      auto calls = group<peer_memory>::create(own, shape_of(config), {}, 5 * second);
       EXPECT_TRUE(calls) << calls.error().message();
       if (calls) groups_[rank_of(own)].emplace(std::move(*calls));
     });

@@ -106,9 +106,9 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(message_shape::direct, message_shape::per_peer,
                                      message_shape::per_row)));
 
-TEST(TwoGpusRandom, SixtyConfigurationsEqualTheOracle) {
+TEST(TwoGpusRandom, FortyConfigurationsEqualTheOracle) {
   int failed = 0;
-  for (std::uint64_t seed = 7001; seed < 7061 && failed < 5; ++seed) {
+  for (std::uint64_t seed = 7001; seed < 7041 && failed < 5; ++seed) {
     run_config config = support::draw_config(seed);
     config.wire = support::peer_memory_wire;
     config.ranks = 2;

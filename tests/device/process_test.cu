@@ -5,9 +5,6 @@
 /// The processes are this program again, running the disabled test at the end of the file, which
 /// takes its part from the environment.
 
-#include <eptransport/backends/peer_memory/peer_memory.cuh>
-#include <eptransport/kernels/kernels.hpp>
-
 #include <cuda_runtime.h>
 
 #include <gtest/gtest.h>

@@ -7,9 +7,6 @@
 /// other in one stream without the host.
 #pragma once
 
-#include <eptransport/backends/peer_memory/peer_memory.cuh>
-#include <eptransport/kernels/kernels.hpp>
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -22,6 +19,7 @@
 
 #include "cuda/device_buffer.cuh"
 #include "support/check.hpp"
+#include "support/cuda/peer_group.cuh"
 #include "support/inputs.hpp"
 #include "support/numbers.hpp"
 #include "support/oracle.hpp"

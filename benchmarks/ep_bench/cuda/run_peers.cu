@@ -7,9 +7,6 @@
 /// call the slowest rank counts. Host-observed time: a thread per rank, from its call until its
 /// stream has ended, after a barrier of the threads. The same run verifies the calls against the
 /// oracle and measures copies of the same machine as limits.
-#include <eptransport/backends/peer_memory/peer_memory.cuh>
-#include <eptransport/kernels/kernels.hpp>
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -29,6 +26,7 @@
 #include "cuda/device_buffer.cuh"
 #include "ep_bench/cli.hpp"
 #include "ep_bench/cuda.hpp"
+#include "support/cuda/peer_group.cuh"
 #include "support/inputs.hpp"
 #include "support/peer_run.hpp"
 #include "support/rank_run.hpp"

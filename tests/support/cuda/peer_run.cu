@@ -11,8 +11,11 @@
 #include <vector>
 
 #include "support/cuda/gpu_rig.cuh"
+#include "support/cuda/peer_group.cuh"
 #include "support/peer_run.hpp"
 #include "support/runner_wires.hpp"
+
+template class eptransport::group<eptransport::peer_memory>;
 
 namespace eptransport::support {
 
