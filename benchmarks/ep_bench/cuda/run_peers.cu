@@ -33,6 +33,26 @@
 #include "support/runner_wires.hpp"
 
 namespace eptransport::bench {
+
+// Named: a kernel cannot be hidden and have a type of an unnamed namespace.
+/// Copies the first half of one rank's window to the second half of another's, all workers alike.
+struct copy_call {
+  peer_memory_view view;
+  std::int32_t from;
+  std::int32_t to;
+  std::uint64_t bytes;
+
+  [[nodiscard]] EPT_HOST_DEVICE static worker_words* words() { return nullptr; }
+
+  template <class W>
+  EPT_DEVICE void operator()(const W& w) const {
+    constexpr std::uint64_t piece = 32768;
+    for (std::uint64_t at = w.worker() * piece; at < bytes; at += w.workers() * piece) {
+      w.copy(view.peer_pointer(to, bytes + at, piece), view.peer_pointer(from, at, piece), piece);
+    }
+  }
+};
+
 namespace {
 
 using support::device_buffer;
@@ -289,24 +309,6 @@ struct copy_limits {
   double store = 0;
   double load = 0;
   double memory = 0;
-};
-
-/// Copies the first half of one rank's window to the second half of another's, all workers alike.
-struct copy_call {
-  peer_memory_view view;
-  std::int32_t from;
-  std::int32_t to;
-  std::uint64_t bytes;
-
-  [[nodiscard]] EPT_HOST_DEVICE static worker_words* words() { return nullptr; }
-
-  template <class W>
-  EPT_DEVICE void operator()(const W& w) const {
-    constexpr std::uint64_t piece = 32768;
-    for (std::uint64_t at = w.worker() * piece; at < bytes; at += w.workers() * piece) {
-      w.copy(view.peer_pointer(to, bytes + at, piece), view.peer_pointer(from, at, piece), piece);
-    }
-  }
 };
 
 /// @par Errors  as `peer_memory_world::create`
