@@ -33,6 +33,16 @@ using support::staged_member;
 
 constexpr std::uint64_t second = 1'000'000'000;
 
+/// Replays of the long test, fewer under a sanitizer, which is some hundred times slower.
+const char* asked_replays() {
+  return std::getenv("EPT_REPLAYS");
+}
+
+/// How long a wait may take.
+std::uint64_t patience() {
+  return asked_replays() != nullptr ? 60 * second : 5 * second;
+}
+
 /// Unused and repeated choices, and any token count from 0 on.
 run_config small(output_layout layout, dispatch_mode mode = dispatch_mode::slotted) {
   run_config config;
@@ -88,7 +98,7 @@ class two_ranks {
     if (!made) return;
     world_ = std::move(*made);
     world_->run([&](peer_memory& own) {
-      auto calls = group<peer_memory>::create(own, shape_of(config), {}, 5 * second);
+      auto calls = group<peer_memory>::create(own, shape_of(config), {}, patience());
       EXPECT_TRUE(calls) << calls.error().message();
       if (calls) groups_[rank_of(own)].emplace(std::move(*calls));
     });
@@ -197,9 +207,7 @@ TEST_P(CudaGraphs, TenThousandReplaysWithNewRoutingEqualTheOracle) {
     const auto graph = m->capture([&] { return whole(*m); });
     ASSERT_TRUE(graph) << graph.error().message();
   }
-  // Fewer under a sanitizer, which is some hundred times slower.
-  const char* asked = std::getenv("EPT_REPLAYS");
-  const int replays = asked != nullptr ? std::atoi(asked) : 10'000;
+  const int replays = asked_replays() != nullptr ? std::atoi(asked_replays()) : 10'000;
   for (int step = 0; step < replays; ++step) {
     ASSERT_TRUE(run_step(members, ranks.draw(step), step, [](staged_member& m) -> result<void> {
       m.replay(0);
