@@ -82,12 +82,12 @@ inline constexpr std::uint32_t credit_completions = 4;
                       "; expected a power of two from 2 and numbers from 1");
   }
   if (limits.operations == 0) {
-    return refuse(errc::unsupported, "the endpoint takes 0 operations, at least 2 are needed");
+    return refuse(errc::unsupported, "the endpoint takes 0 operations, at least 1 is needed");
   }
   if (o.operations == 0) o.operations = limits.operations;
-  if (o.operations < 2 || o.operations > limits.operations) {
+  if (o.operations > limits.operations) {
     return refuse(errc::unsupported, number(o.operations) + " operations in flight, the endpoint " +
-                                         "takes from 2 to " + number(limits.operations));
+                                         "takes " + number(limits.operations));
   }
   // Where the CPU cannot copy for it, the rank is its own peer.
   const std::uint64_t peers = group.ranks - (limits.readable_window ? 1 : 0);

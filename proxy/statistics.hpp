@@ -45,7 +45,7 @@ struct engine_statistics {
   counter messages;          ///< posted, grouped
   counter grouped;           ///< commands that travelled inside messages
   counter credit_writes;     ///< posted to return credits
-  counter bytes;             ///< of payload, posted to other ranks
+  counter bytes;             ///< posted: payloads of writes, whole messages
   counter batches;           ///< doorbells: posts without `more`
   counter again;             ///< posts that the endpoint did not take at once
   counter credit_stalls;     ///< visits that left a peer's commands waiting for credits

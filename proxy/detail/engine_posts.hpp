@@ -176,7 +176,6 @@ bool engine<Endpoint>::append(std::uint32_t index, const waiting& w) {
                        .reserved = 0},
                       window_.data() + w.what.src_offset);
   statistics_.grouped.add(1);
-  statistics_.bytes.add(w.what.bytes);
   mark_done(w.ring, w.position);
   return true;
 }
@@ -227,6 +226,7 @@ bool engine<Endpoint>::close_message(std::uint32_t index) {
                   .data = send_buffer(peer.buffer),
                   .bytes = peer.message.bytes(),
                   .context = op};
+  statistics_.bytes.add(peer.message.bytes());
   peer.message = {};
   statistics_.messages.add(1);
   return true;
