@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief One run on one wire: a thread per rank, each with its own inputs, buffers and verdict.
+/// @brief One run in one world: a thread per rank, each with its own inputs, buffers and verdict.
+///
+/// A *setting* says what world: `Setting::transport`, `Setting::world`, `options_of(config, bytes,
+/// signals)` for `world::create`, and `charge(config)`. A world runs a function per rank, and tells
+/// `messages(rank)`, `bytes(rank)`, `trace_hash()` and `violations()`.
 ///
 /// Included by the runner_*.cpp files alone, so that the library's templates are compiled once per
 /// wire.
@@ -58,11 +62,11 @@ namespace eptransport::support {
 }
 
 /// One rank of a run.
-template <class Profile>
+template <class Setting>
 class rank_run {
  public:
-  using transport = loopback<Profile>;
-  using world = loopback_world<Profile>;
+  using transport = typename Setting::transport;
+  using world = typename Setting::world;
 
   rank_run(const run_config& config, const router& routes, world& everything, transport& own,
            rank_report& report, rank_verdict& verdict)
@@ -351,34 +355,11 @@ class rank_run {
   int iteration_ = 0;
 };
 
-/// The world's options for a run.
-[[nodiscard]] inline loopback_options options_of(const run_config& config,
-                                                 const group_sizes& sizes) {
-  loopback_options options;
-  options.ranks = config.ranks;
-  options.window_bytes =
-      extra_start(config, sizes) + static_cast<std::uint64_t>(config.lanes) *
-                                       window_layout_of(config, problem_of(config)).lane_bytes();
-  options.signals = config.first_signal + sizes.signals;
-  options.channels = config.channels;
-  options.nodes = config.nodes;
-  options.mode = config.schedule;
-  options.order = config.order;
-  options.seed = config.seed;
-  options.max_chunks = config.max_chunks;
-  options.counter_start = config.counter_start;
-  options.workers = config.workers;
-  options.max_delay_ns = config.max_delay_ns;
-  options.faults = config.faults;
-  options.queue_depth = config.queue_depth;
-  options.charge = config.charge;
-  return options;
-}
-
-/// Runs `config` on the wire of `Profile`.
-template <class Profile>
-run_result run_on_wire(const run_config& config, const router& routes) {
-  using world = loopback_world<Profile>;
+/// Runs `config` in the world of `Setting`.
+template <class Setting>
+run_result run_in(const run_config& config, const router& routes) {
+  using world = typename Setting::world;
+  using transport = typename Setting::transport;
   run_result out;
   const auto refuse = [&out](const failure& why) {
     out.error = why.message();
@@ -386,30 +367,72 @@ run_result run_on_wire(const run_config& config, const router& routes) {
     return out;
   };
   const problem p = problem_of(config);
-  const auto sizes =
-      group<loopback<Profile>>::sizes(shape_of(config, p), config.ranks, config.workers);
+  const auto sizes = group<transport>::sizes(shape_of(config, p), config.ranks, config.workers);
   if (!sizes) return refuse(sizes.error());
-  auto made = world::create(options_of(config, *sizes));
+  const std::uint64_t window_bytes =
+      extra_start(config, *sizes) +
+      static_cast<std::uint64_t>(config.lanes) * window_layout_of(config, p).lane_bytes();
+  auto made = world::create(
+      Setting::options_of(config, window_bytes, config.first_signal + sizes->signals));
   if (!made) return refuse(made.error());
   world& everything = **made;
   const auto ranks = static_cast<std::size_t>(config.ranks);
   out.ranks.resize(ranks);
   std::vector<rank_verdict> verdicts(ranks);
   const auto start = std::chrono::steady_clock::now();
-  everything.run([&](loopback<Profile>& own) {
+  everything.run([&](transport& own) {
     const auto rank = static_cast<std::size_t>(own.view().rank());
-    rank_run<Profile>(config, routes, everything, own, out.ranks[rank], verdicts[rank])();
+    rank_run<Setting>(config, routes, everything, own, out.ranks[rank], verdicts[rank])();
   });
   const std::chrono::duration<double, std::nano> wall = std::chrono::steady_clock::now() - start;
   out.wall_ns = wall.count();
   out.trace_hash = everything.trace_hash();
   out.violations = everything.violations();
-  out.charge = config.charge.value_or(Profile::caps.charge);
+  out.charge = Setting::charge(config);
   for (int rank = 0; rank < config.ranks; ++rank) {
     out.nodes.push_back(everything.rank(rank).view().node(rank));
   }
   sum_up(config, verdicts, out);
+  if constexpr (requires { Setting::observe(everything, out); }) Setting::observe(everything, out);
   return out;
+}
+
+/// The simulator, as a profile's wire.
+template <class Profile>
+struct loopback_setting {
+  using transport = loopback<Profile>;
+  using world = loopback_world<Profile>;
+
+  [[nodiscard]] static loopback_options options_of(const run_config& config,
+                                                   std::uint64_t window_bytes,
+                                                   std::uint32_t signals) {
+    loopback_options options;
+    options.ranks = config.ranks;
+    options.window_bytes = window_bytes;
+    options.signals = signals;
+    options.channels = config.channels;
+    options.nodes = config.nodes;
+    options.mode = config.schedule;
+    options.order = config.order;
+    options.seed = config.seed;
+    options.max_chunks = config.max_chunks;
+    options.counter_start = config.counter_start;
+    options.workers = config.workers;
+    options.max_delay_ns = config.max_delay_ns;
+    options.faults = config.faults;
+    options.queue_depth = config.queue_depth;
+    options.charge = config.charge;
+    return options;
+  }
+  [[nodiscard]] static wire_charge charge(const run_config& config) {
+    return config.charge.value_or(Profile::caps.charge);
+  }
+};
+
+/// Runs `config` on the simulated wire of `Profile`.
+template <class Profile>
+run_result run_on_wire(const run_config& config, const router& routes) {
+  return run_in<loopback_setting<Profile>>(config, routes);
 }
 
 }  // namespace eptransport::support
