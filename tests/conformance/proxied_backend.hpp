@@ -26,6 +26,9 @@ namespace conformance {
   o.seed = request.seed;
   o.first_position = request.seed * 0x4000000000000001U;  // the rings wrap in every few seeds
   o.ring_slots = 64;
+  o.wire.operations = 64;  // small worlds: thousands of them are built
+  o.wire.completions = 256;
+  o.engine.peer_queue = 32;
   o.driver.idle = eptransport::proxy::polite;
   if (request.queue_depth != 0) {
     o.ring_slots = 4;
@@ -46,7 +49,7 @@ struct proxied_backend {
   static constexpr bool baton = kDrive == eptransport::proxy_drive::baton;
   static constexpr std::uint32_t comms = kComms;
   static constexpr std::uint64_t eager = kEager;
-  static constexpr std::uint64_t seeds = baton ? baton_seeds / 2 : 12;
+  static constexpr std::uint64_t seeds = baton ? baton_seeds / 4 : 6;
   static constexpr std::uint64_t patience_ns = baton ? 1'000'000'000 : 60'000'000'000;
   static constexpr bool one_process = true;
   static constexpr bool can_start_counters = true;
@@ -58,6 +61,7 @@ struct proxied_backend {
     eptransport::proxied_options options = to_proxied_options(request);
     options.comms = kComms;
     options.engine.eager = kEager;
+    if (kEager > 4096) options.engine.slot_bytes = 2 * kEager;
     options.drive = kDrive;
     options.srd.rail_delay = 10;
     const std::uint64_t first = run_once(options, per_rank, out);
