@@ -208,7 +208,7 @@ class engine {
   [[nodiscard]] std::uint32_t operation_of(operation_kind kind, std::uint32_t peer) noexcept {
     const std::uint32_t index = free_operations_.back();
     free_operations_.pop_back();
-    operations_[index] = {kind, peer, 0, 0, 0, 0};
+    operations_[index] = operation{kind, peer, 0, 0, 0, 0};
     statistics_.max_in_flight.raise_to(in_flight());
     return index;
   }

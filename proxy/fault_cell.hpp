@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 namespace eptransport::proxy {
 
@@ -20,8 +21,8 @@ class fault_cell {
   /// Keeps the first cause; the others are its consequences.
   void report(const failure& why) {
     const std::lock_guard lock(mutex_);
-    if (!why_) return;
-    why_ = why;
+    if (why_) return;
+    why_.emplace(why);
     host_memory::signal_store(&word_, 1);  // pairs with `failed`
   }
 
@@ -31,12 +32,13 @@ class fault_cell {
 
   [[nodiscard]] result<void> why() const {
     const std::lock_guard lock(mutex_);
-    return why_;
+    if (why_) return *why_;
+    return {};
   }
 
  private:
   mutable std::mutex mutex_;
-  result<void> why_;
+  std::optional<failure> why_;
   std::uint64_t word_ = 0;
 };
 

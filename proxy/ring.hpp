@@ -151,6 +151,33 @@ class ring_producer {
   std::uint64_t seen_tail_;
 };
 
+/// A group that is the producer publishes `n` commands at once: thread i those of index i, i + T,
+/// ... The entries of a warp's 32 lanes are 512 contiguous bytes. All threads hold the same
+/// `producer`.
+///
+/// @param make   `command_words make(index)`
+/// @returns false if the ring has no room for all of them; then none is published
+/// @par Order    releases what any thread of the group wrote before
+EPT_NO_EXEC_CHECK
+template <class Group, class Make>
+EPT_HOST_DEVICE bool push_batch(const Group& group, ring_producer<typename Group::memory>& producer,
+                                std::uint64_t n, const Make& make) {
+  group.sync();  // each thread's release below covers what the others wrote before it
+  if (!producer.fits(n)) {
+    std::int64_t tail = 0;
+    // Acquire, pairs with ring_consumer::publish_tail; the sync hands it to the other threads.
+    if (group.thread() == 0) {
+      tail = static_cast<std::int64_t>(Group::memory::signal_acquire(producer.ring().tail));
+    }
+    producer.see_tail(static_cast<std::uint64_t>(group.first(tail)));
+    group.sync();
+    if (!producer.fits(n)) return false;
+  }
+  for (std::uint64_t i = group.thread(); i < n; i += group.threads()) producer.publish(i, make(i));
+  producer.advance(n);
+  return true;
+}
+
 /// A producer among several of one rank: the head lies in the rank's own memory and is moved by
 /// compare and exchange. A position is taken only when there is room, so none is left unpublished.
 ///

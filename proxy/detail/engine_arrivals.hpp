@@ -232,10 +232,10 @@ bool engine<Endpoint>::return_credit(std::uint32_t index, std::uint32_t& taken, 
   const std::uint32_t n = std::min(taken, immediates_.max_count());
   staged_.there = true;
   staged_.is_send = false;
-  staged_.write = {.peer = index,
-                   .immediate = immediates_.encode(group_.rank, kind, n),
-                   .has_immediate = true,
-                   .context = operation_of(operation_kind::credit, index)};
+  staged_.write = write_post{.peer = index,
+                             .immediate = immediates_.encode(group_.rank, kind, n),
+                             .has_immediate = true,
+                             .context = operation_of(operation_kind::credit, index)};
   taken -= n;
   statistics_.credit_writes.add(1);
   return true;

@@ -74,7 +74,7 @@ bool engine<Endpoint>::take(std::uint32_t index, const command& c) {
   }
   peer_state& peer = peers_[c.peer];
   if (peer.last - peer.first == options_.peer_queue) return false;
-  waiting_at(c.peer, peer.last++) = {c, position, index};
+  waiting_at(c.peer, peer.last++) = waiting{c, position, index};
   if (peer.active) return true;
   peer.active = true;
   std::uint32_t at = active_first_ + active_count_++;
@@ -195,7 +195,7 @@ bool engine<Endpoint>::write(std::uint32_t index, const waiting& w) {
   operations_[op].position = w.position;
   staged_.there = true;
   staged_.is_send = false;
-  staged_.write = {
+  staged_.write = write_post{
       .peer = index,
       .src = w.what.bytes == 0 ? nullptr : window_.data() + w.what.src_offset,
       .dst_offset = w.what.dst_offset,
@@ -222,12 +222,12 @@ bool engine<Endpoint>::close_message(std::uint32_t index) {
   operations_[op].buffer = peer.buffer;
   staged_.there = true;
   staged_.is_send = true;
-  staged_.send = {.peer = index,
-                  .data = send_buffer(peer.buffer),
-                  .bytes = peer.message.bytes(),
-                  .context = op};
+  staged_.send = send_post{.peer = index,
+                           .data = send_buffer(peer.buffer),
+                           .bytes = peer.message.bytes(),
+                           .context = op};
   statistics_.bytes.add(peer.message.bytes());
-  peer.message = {};
+  peer.message = message_writer();
   statistics_.messages.add(1);
   return true;
 }

@@ -172,7 +172,7 @@ class srd_endpoint {
     const std::uint32_t index = free_.back();
     free_.pop_back();
     held& op = held_[index];
-    op = {};
+    op = held{};
     op.peer = peer;
     op.context = context;
     op.completion_due = true;

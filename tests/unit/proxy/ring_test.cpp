@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
 /// @brief Rings between threads: nothing is lost, repeated or read before it was written.
+#include <eptransport/core/thread_group.hpp>
 #include <eptransport/proxy/ring.hpp>
 
 #include <gtest/gtest.h>
@@ -123,6 +124,23 @@ TEST(Ring, BatchesAreWrittenAtTheirIndicesInAnyOrder) {
     consumer.publish_tail();
   }
   EXPECT_EQ(next, 640U);
+}
+
+TEST(Ring, AGroupPublishesABatchOrNothing) {
+  const ring_under_test ring(16);
+  ring_producer<host_memory> producer(ring.view());
+  ring_consumer consumer(ring.view());
+  const auto make = [&](std::uint64_t i) { return numbered(producer.head() + i); };
+  EXPECT_TRUE(push_batch(host_thread(), producer, 10, make));
+  EXPECT_FALSE(push_batch(host_thread(), producer, 7, make));
+  EXPECT_TRUE(push_batch(host_thread(), producer, 6, make));
+  command_words words;
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    ASSERT_TRUE(pop(consumer, words));
+    EXPECT_EQ(words.second & ~parity_bit, numbered(i).second);
+  }
+  EXPECT_FALSE(consumer.peek(words));
+  EXPECT_TRUE(push_batch(host_thread(), producer, 16, make));
 }
 
 // The payload is a plain array: the race detector sees whether an entry releases it, and whether
