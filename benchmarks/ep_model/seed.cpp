@@ -17,8 +17,7 @@ namespace {
 // As published: EP16 on two p5en, Qwen3-30B-A3B, FP8, two tokens per rank and step.
 constexpr moe_work published{
     .routed = {.tokens = 2, .top_k = 8, .ranks = 16, .nodes = 2, .experts = 128},
-    .hidden = 2048,
-    .value_bytes = 1,
+    .row_bytes = 2048,
     .layers = 48};
 constexpr double compute_ms = 36.3;
 constexpr double tax_ms = 14.7;

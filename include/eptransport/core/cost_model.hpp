@@ -55,23 +55,18 @@ enum class direction : std::uint8_t { dispatch, combine };
 /// One layer's work on each rank.
 struct moe_work {
   routed_work routed{};
-  std::int64_t hidden = 1;        ///< H
-  std::int64_t value_bytes = 2;   ///< of a dispatched value
+  std::int64_t row_bytes = 2;     ///< values of a dispatched row: hidden x bytes of a value
   std::int64_t scale_bytes = 0;   ///< of a dispatched row
-  std::int64_t return_bytes = 2;  ///< of a combined value
+  std::int64_t return_bytes = 2;  ///< of a combined row
   std::int64_t layers = 1;        ///< of a step
   landing lands = landing::slotted;
   /// Every rank sends every other one a message in each dispatch, empty or not, as this library
   /// does (INV-3). False: only ranks that get a row do, as in `messages_dispatch`.
   bool everyone = true;
 
-  /// A row on the wire: values, scales, token and (expert, weight) per choice.
-  [[nodiscard]] constexpr double row() const noexcept {
-    return static_cast<double>(hidden * value_bytes + scale_bytes + 8 + 8 * routed.top_k);
-  }
-  /// A returned row.
-  [[nodiscard]] constexpr double returned() const noexcept {
-    return static_cast<double>(hidden * return_bytes);
+  /// A slot on the wire: values, scales, token and (expert, weight) per choice.
+  [[nodiscard]] constexpr double slot_bytes() const noexcept {
+    return static_cast<double>(row_bytes + scale_bytes + 8 + 8 * routed.top_k);
   }
 };
 
@@ -87,12 +82,12 @@ inline constexpr double header_bytes = 64;
 
 /// Bytes of a dispatch, at most: one row per choice.
 [[nodiscard]] constexpr double bytes_dispatch(const moe_work& w) noexcept {
-  return static_cast<double>(w.routed.tokens * w.routed.top_k * w.hidden * w.value_bytes);
+  return static_cast<double>(w.routed.tokens * w.routed.top_k * w.row_bytes);
 }
 
 /// Bytes that a rank takes part in when every token goes to every rank.
 [[nodiscard]] constexpr double bytes_all_gather(const moe_work& w) noexcept {
-  return static_cast<double>(w.routed.tokens * w.routed.ranks * w.hidden * w.value_bytes);
+  return static_cast<double>(w.routed.tokens * w.routed.ranks * w.row_bytes);
 }
 
 /// The two rooflines.
@@ -108,9 +103,13 @@ inline constexpr double header_bytes = 64;
 struct call_traffic {
   double messages = 0;        ///< issued on the wire
   double bytes = 0;           ///< in them
+  double streams = 0;         ///< whose messages stay on one issuer; 0 = each may take any
   double incast = 1;          ///< what the busiest receiver takes over the mean
-  double stored_bytes = 0;    ///< by load and store inside the node, before or after the wire
+  double stored_bytes = 0;    ///< of the rank itself, by load and store inside the node
   double stored_signals = 0;  ///< signals that release them
+  double relayed_bytes = 0;   ///< stored inside the node for those that sent them
+  double relayed_signals = 0;
+  bool stores_first = false;  ///< the wire waits for the stores: a relay adds up before it returns
   double packed_bytes = 0;    ///< copied before the first message can be issued
   double unpacked_bytes = 0;  ///< copied after the last has arrived
 };
@@ -128,6 +127,40 @@ inline constexpr machine_cost h200{
     .sm_bytes_per_s = {2.1e12 / 2 / 128, origin::measured, "the same, per block"},
 };
 
+namespace detail {
+
+/// The smallest whole number that is not below x, and at least 1.
+[[nodiscard]] constexpr double at_least_one(double x) noexcept {
+  const auto whole = static_cast<double>(static_cast<std::int64_t>(x));
+  return std::max(1.0, whole < x ? whole + 1 : whole);
+}
+
+/// Eager messages of at most `room` rows for one of `peers` ranks that share `rows` rows of
+/// `tokens` tokens: the mean over how many it gets, one at least.
+[[nodiscard]] constexpr double grouped_messages(std::int64_t tokens, double peers, double rows,
+                                                double room) {
+  const auto of = [room](double n) { return at_least_one(n / room); };
+  const double more = peers > 0 ? std::max(0.0, rows / peers - 1) : 0;  // than one row
+  if (more > 64) return (more + 1) / room + 0.5;                        // the last is half full
+  const double p = tokens > 1 ? std::min(1.0, more / static_cast<double>(tokens - 1)) : 0;
+  if (p >= 1) return of(static_cast<double>(tokens));
+  double probability = power(1 - p, tokens - 1);  // of n further rows
+  double sum = 0;
+  for (std::int64_t n = 0; n < tokens; ++n) {
+    sum += probability * of(static_cast<double>(n + 1));
+    probability *= static_cast<double>(tokens - 1 - n) / static_cast<double>(n + 1) * p / (1 - p);
+  }
+  return sum;
+}
+
+}  // namespace detail
+
+/// Whole rows of `row` bytes that an eager message takes behind its header; 0 if none.
+[[nodiscard]] constexpr double rows_per_eager(const wire_cost& wire, double row) noexcept {
+  const double room = wire.eager_bytes.value - header_bytes;
+  return room < row ? 0 : static_cast<double>(static_cast<std::int64_t>(room / row));
+}
+
 /// Traffic of the rows of one call; a counted dispatch's counts are in `count_traffic`.
 [[nodiscard]] constexpr call_traffic traffic_of(const moe_work& w, const routing_spread& s,
                                                 traffic_shape shape, direction way,
@@ -137,16 +170,16 @@ inline constexpr machine_cost h200{
   const auto ranks = static_cast<double>(w.routed.ranks);
   const auto nodes = static_cast<double>(w.routed.nodes);
   const double locals = ranks / nodes - 1;
-  const double row = out ? w.row() : w.returned();
+  const double row = out ? w.slot_bytes() : static_cast<double>(w.return_bytes);
   const double rows = tokens * s.ranks;
   const bool counted = out && w.lands == landing::counted;
   // A combine, and the rows of a counted dispatch, go only where there are rows.
-  const double peers = out && !counted && w.everyone ? ranks - 1 : s.peers;
-  const double headers = out && !counted ? header_bytes * peers : 0;
+  const bool headed = out && !counted;
+  const double peers = headed && w.everyone ? ranks - 1 : s.peers;
   call_traffic t{.incast = s.incast};
-  t.bytes = rows * row + headers;
+  t.bytes = rows * row + (headed ? header_bytes * peers : 0);
   t.packed_bytes = shape == traffic_shape::direct ? 0 : rows * row;
-  t.unpacked_bytes = out && !counted ? rows * row : 0;
+  t.unpacked_bytes = headed ? rows * row : 0;
   switch (shape) {
     case traffic_shape::direct:
       t.messages = peers;
@@ -157,34 +190,44 @@ inline constexpr machine_cost h200{
       break;
     case traffic_shape::per_peer:
       t.messages = peers * (counted ? 2 : 1);  // rows and their sides lie in two arrays
+      t.streams = peers;
       break;
     case traffic_shape::grouped: {
-      const double each = peers > 0 ? t.bytes / peers : 0;
-      const double room = wire.eager_bytes.value;
       // What is too large for an eager message travels as a message per row.
-      const bool fits = room > 0 && row + header_bytes <= room;
-      const double full = fits ? static_cast<double>(static_cast<std::int64_t>(each / room)) : 0;
-      t.messages = !fits ? rows + peers : peers * (full * room < each ? full + 1 : full);
+      const double room = rows_per_eager(wire, row);
+      t.messages = rows + (out ? peers : 0);
+      if (room > 0) {
+        const double each = detail::grouped_messages(w.routed.tokens, s.peers, rows, room);
+        t.messages = s.peers * each + std::max(0.0, peers - s.peers);
+      }
+      t.streams = peers;
       break;
     }
     case traffic_shape::per_node: {
       const double rails = out && w.everyone ? nodes - 1 : s.rails;
+      const double away = tokens * (s.ranks - s.local_ranks) * row * locals / (locals + 1);
       t.messages = rails;
       t.bytes = tokens * s.nodes * row + (out ? header_bytes * rails : 0);
-      t.packed_bytes = tokens * s.nodes * row;
-      // As a relay it stores what its rails send, or adds up what goes back to them.
-      t.stored_bytes = tokens * s.ranks * row;
-      t.stored_signals = locals * nodes;
+      t.packed_bytes = out ? tokens * s.nodes * row : 0;
+      t.stored_bytes = tokens * s.local_ranks * row + (out ? 0 : away);
+      t.stored_signals = locals;
+      t.relayed_bytes = out ? away : 0;
+      t.relayed_signals = out ? locals * rails : 0;
+      t.stores_first = !out;
       break;
     }
     case traffic_shape::all_gather:
       t.messages = inner ? nodes - 1 : ranks - 1;
       t.bytes = t.messages * tokens * row;
-      t.stored_bytes = inner ? tokens * nodes * locals * row : 0;
-      t.stored_signals = inner ? locals * nodes : 0;
       t.incast = 1;
       t.packed_bytes = 0;
       t.unpacked_bytes = 0;
+      if (!inner) break;
+      t.stored_bytes = tokens * row * locals * (out ? 1 : nodes);
+      t.stored_signals = locals;
+      t.relayed_bytes = out ? t.bytes * locals : 0;
+      t.relayed_signals = out ? t.messages * locals : 0;
+      t.stores_first = !out;
       break;
   }
   return t;
@@ -197,10 +240,10 @@ inline constexpr machine_cost h200{
   return {.messages = peers, .bytes = peers * (header_bytes + 8 * counts)};
 }
 
-/// Where the time of a call goes. The sum is the time from the call to its end on the slowest rank.
+/// Where the time of a call goes. The sum is the time from the call to its end.
 struct stage_budget {
   double pack = 0;      ///< rows to staging, until the first message can go
-  double command = 0;   ///< ring command or queue entry
+  double command = 0;   ///< the ring command
   double poll = 0;      ///< until the proxy sees it
   double issue = 0;     ///< the first message, and the others where issuing binds
   double transfer = 0;  ///< the first message's bytes, and the others' where bytes bind
@@ -234,13 +277,23 @@ struct wire_use {
   return wire.issue_ns.value * (1 + wire.serial_share.value * (comms - 1));
 }
 
-/// Bytes per second that a rank's K channels reach together while its whole node sends alike.
-[[nodiscard]] constexpr double rank_bytes_per_s(const wire_cost& wire, double comms,
-                                                double ranks_on_node) noexcept {
-  const double own = wire.channel_bytes_per_s.value * comms;
+/// Links of a rank that can move at once, and what each gets while its whole node sends alike.
+struct rank_links {
+  double count = 1;
+  double bytes_per_s = 0;  ///< of one; 0 = unlimited
+
+  [[nodiscard]] constexpr double all() const noexcept { return count * bytes_per_s; }
+};
+
+/// The links behind K channels: one each, as far as the node's share goes round.
+[[nodiscard]] constexpr rank_links links_of(const wire_cost& wire, double comms,
+                                            double ranks_on_node) noexcept {
+  const double channel = wire.channel_bytes_per_s.value;
   const double share = wire.node_bytes_per_s.value / std::max(ranks_on_node, 1.0);
-  if (own <= 0) return share;
-  return share <= 0 ? own : std::min(own, share);
+  if (channel <= 0) return {1, share};
+  if (share <= 0) return {comms, channel};
+  const auto own = static_cast<double>(static_cast<std::int64_t>(share / channel));
+  return {std::min(std::max(own, 1.0), comms), std::min(channel, share)};
 }
 
 /// The budget of one exchange.
@@ -250,37 +303,52 @@ struct wire_use {
   const double copy = use.machine.copy_bytes_per_s.value;
   b.pack = copy > 0 ? t.packed_bytes * 1e9 / copy : 0;
   b.unpack = copy > 0 ? t.unpacked_bytes * 1e9 / copy : 0;
-  // Stores inside the node are shared out over the wire's messages and the rank's own node.
-  double storing = 0;
-  if (t.stored_signals > 0 && use.inner != nullptr) {
-    const double rate = use.inner->channel_bytes_per_s.value;
-    storing =
-        t.stored_signals * use.inner->issue_ns.value + (rate > 0 ? t.stored_bytes * 1e9 / rate : 0);
-    storing /= t.messages + 1;
-    b.relay = use.inner->latency_ns.value + storing;
-  }
+  const wire_cost* in = use.inner;
+  const double inner_rate = in != nullptr ? in->channel_bytes_per_s.value : 0;
+  const auto store = [&](double bytes, double signals) {
+    if (in == nullptr || signals <= 0) return 0.0;
+    return signals * in->issue_ns.value + (inner_rate > 0 ? bytes * 1e9 / inner_rate : 0);
+  };
+  const double own_stores = store(t.stored_bytes, t.stored_signals);
+  const double relaying = store(t.relayed_bytes, t.relayed_signals);
+  const bool through_relay = t.relayed_signals > 0 || t.stores_first;
+  if (own_stores > 0 && (through_relay || t.messages <= 0)) b.relay = in->latency_ns.value;
+  if (t.messages <= 0 || t.stores_first) b.relay += own_stores;
   if (t.messages <= 0) return b;
+
   const double comms = std::clamp(use.comms, 1.0, std::max(wire.max_issuers.value, 1.0));
   const double issue = issue_ns_of(wire, comms);
-  const auto whole = static_cast<double>(static_cast<std::int64_t>(t.messages / comms));
-  const double rounds = std::max(1.0, whole * comms < t.messages ? whole + 1 : whole);
-  const double rate = rank_bytes_per_s(wire, comms, ranks_on_node);
-  const double moving = rate > 0 ? t.bytes * 1e9 / rate : 0;
-  const double first = std::min(moving, moving / t.messages);
-  const double more_issue = (rounds - 1) * issue;
-  const double more_bytes = moving * t.incast - first;
+  const double streams = t.streams > 0 ? t.streams : t.messages;
+  const double each = t.messages / streams;
+  const double rounds = std::max(1.0, detail::at_least_one(streams / comms) * each);
+  // A message travels on one link, and the messages of one round come together.
+  const double used = std::min(comms, detail::at_least_one(streams));
+  const rank_links links = links_of(wire, used, ranks_on_node);
+  const double bytes_ns = links.bytes_per_s > 0 ? t.bytes * 1e9 / links.bytes_per_s : 0;
+  const double first = bytes_ns / std::max(t.messages, 1.0);
+  const auto on_a_link = [&links](double count) {
+    return links.count > 1 ? detail::at_least_one(count / links.count) : std::max(count, 1.0);
+  };
+  const double last_round = std::max(1.0, t.messages - (rounds - 1) * used);
+  const double more_issue = (rounds - 1) * issue + (on_a_link(last_round) - 1) * first;
+  const double on_busiest = std::max(1.0, on_a_link(streams) * each);
+  const double more_bytes = on_busiest * first * t.incast - first;
   const double more_arrive = std::max(t.messages * t.incast - 1, 0.0) * wire.arrive_ns.value;
-  const double more_store = storing * t.messages;
+  const double own_late =
+      t.stores_first ? 0 : std::max(0.0, own_stores - issue - first - wire.latency_ns.value);
+  const double relay_first = relaying / std::max(t.messages, 1.0);
+  const double more_store = relaying - relay_first + own_late;
   b.command = wire.command_ns.value;
   b.poll = wire.poll_ns.value;
   b.issue = issue;
   b.transfer = first;
   b.wire = wire.latency_ns.value;
   b.arrive = wire.arrive_ns.value;
+  b.relay += relay_first;
   b.wake = wire.wake_ns.value;
   if (wire.issuer_copies) {
-    b.issue += more_issue;
-    b.transfer = moving;
+    b.issue += (rounds - 1) * issue;
+    b.transfer = bytes_ns;
     return b;
   }
   const double slowest = std::max({more_issue, more_bytes, more_arrive, more_store});
