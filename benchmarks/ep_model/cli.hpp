@@ -63,5 +63,9 @@ class arguments {
 
 /// The commands; each takes what follows its name.
 int seed_command(const std::vector<std::string>& given);
+int plan_command(const std::vector<std::string>& given);
+int sweep_command(const std::vector<std::string>& given);
+int calibrate_command(const std::vector<std::string>& given);
+int simulate_command(const std::vector<std::string>& given);
 
 }  // namespace eptransport::model
