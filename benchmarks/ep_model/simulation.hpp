@@ -33,16 +33,17 @@ struct sim_setting {
   wire_cost inner = wires::nvlink;  ///< inside the nodes
   machine_cost machine{};           ///< default: copies are free
   double comms = 1;
-  std::vector<std::int64_t> index;  ///< [R * T, k] experts of all tokens, rank 0 first; -1 = unused
-  std::int64_t pairs = 1;           ///< dispatch and combine pairs, one after another
-  double expert_ns = 0;             ///< compute between dispatch and combine
-  double rest_ns = 0;               ///< compute between combine and the next dispatch
-  double nic_message_ns = 0;        ///< a NIC sends or takes a message no faster
-  double spray_ns = 0;              ///< paths differ by up to this much
-  std::int64_t stragglers = 0;      ///< the first ranks are late and slow
-  double straggler_ns = 0;          ///< they begin so much later
-  double straggler_factor = 1;      ///< and issue so much more slowly
-  std::uint64_t seed = 1;           ///< of the spraying
+  std::vector<std::int64_t>
+      index{};                  ///< [R * T, k] experts of all tokens, rank 0 first; -1 = unused
+  std::int64_t pairs = 1;       ///< dispatch and combine pairs, one after another
+  double expert_ns = 0;         ///< compute between dispatch and combine
+  double rest_ns = 0;           ///< compute between combine and the next dispatch
+  double nic_message_ns = 0;    ///< a NIC sends or takes a message no faster
+  double spray_ns = 0;          ///< paths differ by up to this much
+  std::int64_t stragglers = 0;  ///< the first ranks are late and slow
+  double straggler_ns = 0;      ///< they begin so much later
+  double straggler_factor = 1;  ///< and issue so much more slowly
+  std::uint64_t seed = 1;       ///< of the spraying
 };
 
 /// Time of one kind of call over all ranks and pairs.
@@ -55,7 +56,7 @@ struct sim_call {
 
 /// What came out.
 struct sim_result {
-  std::string error;  ///< why it could not run; empty if it did
+  std::string error{};  ///< why it could not run; empty if it did
   sim_call dispatch;
   sim_call combine;
   double total_ns = 0;  ///< until the last rank is through

@@ -101,13 +101,18 @@ inline constexpr double header_bytes = 64;
 
 /// What a rank sends and takes in one exchange of a call, mean over ranks.
 struct call_traffic {
-  double messages = 0;        ///< issued on the wire
-  double bytes = 0;           ///< in them
-  double streams = 0;         ///< whose messages stay on one issuer; 0 = each may take any
-  double incast = 1;          ///< what the busiest receiver takes over the mean
-  double stored_bytes = 0;    ///< of the rank itself, by load and store inside the node
-  double stored_signals = 0;  ///< signals that release them
-  double relayed_bytes = 0;   ///< stored inside the node for those that sent them
+  double messages = 0;           ///< issued on the wire
+  double bytes = 0;              ///< in them
+  double streams = 0;            ///< whose messages stay on one issuer; 0 = each may take any
+  double incast = 1;             ///< what the busiest receiver takes over the mean
+  double rows = 0;               ///< in the messages
+  double row_bytes = 0;          ///< of one
+  double receivers = 1;          ///< among which rows fall
+  double variation = 0;          ///< variance of the rows that fall on one over their mean
+  double messages_variance = 0;  ///< among ranks
+  double stored_bytes = 0;       ///< of the rank itself, by load and store inside the node
+  double stored_signals = 0;     ///< signals that release them
+  double relayed_bytes = 0;      ///< stored inside the node for those that sent them
   double relayed_signals = 0;
   bool stores_first = false;  ///< the wire waits for the stores: a relay adds up before it returns
   double packed_bytes = 0;    ///< copied before the first message can be issued
@@ -176,16 +181,25 @@ namespace detail {
   // A combine, and the rows of a counted dispatch, go only where there are rows.
   const bool headed = out && !counted;
   const double peers = headed && w.everyone ? ranks - 1 : s.peers;
-  call_traffic t{.incast = s.incast};
+  const double hit = ranks > 1 ? s.ranks / (ranks - 1) : 1;  // a token by another rank's
+  call_traffic t{.incast = s.incast,
+                 .rows = rows,
+                 .row_bytes = row,
+                 .receivers = ranks,
+                 .variation = s.variation * (1 - hit)};
   t.bytes = rows * row + (headed ? header_bytes * peers : 0);
   t.packed_bytes = shape == traffic_shape::direct ? 0 : rows * row;
   t.unpacked_bytes = headed ? rows * row : 0;
+  // How many ranks a rank returns rows to is a matter of chance, and so are the rows.
+  const double reached = ranks > 1 ? s.peers / (ranks - 1) : 1;
+  if (!headed) t.messages_variance = s.variation * s.peers * (1 - reached);
   switch (shape) {
     case traffic_shape::direct:
       t.messages = peers;
       break;
     case traffic_shape::per_row:
       t.messages = rows + (out ? peers : 0);
+      if (!out) t.messages_variance = t.variation * rows;
       t.packed_bytes = rows > 0 ? row : 0;  // the first; the others are written meanwhile
       break;
     case traffic_shape::per_peer:
@@ -207,6 +221,9 @@ namespace detail {
       const double rails = out && w.everyone ? nodes - 1 : s.rails;
       const double away = tokens * (s.ranks - s.local_ranks) * row * locals / (locals + 1);
       t.messages = rails;
+      t.messages_variance = 0;
+      t.rows = tokens * s.nodes;
+      t.variation = nodes > 1 ? s.variation * std::max(0.0, 1 - s.nodes / (nodes - 1)) : 0;
       t.bytes = tokens * s.nodes * row + (out ? header_bytes * rails : 0);
       t.packed_bytes = out ? tokens * s.nodes * row : 0;
       t.stored_bytes = tokens * s.local_ranks * row + (out ? 0 : away);
@@ -220,6 +237,8 @@ namespace detail {
       t.messages = inner ? nodes - 1 : ranks - 1;
       t.bytes = t.messages * tokens * row;
       t.incast = 1;
+      t.variation = 0;
+      t.messages_variance = 0;
       t.packed_bytes = 0;
       t.unpacked_bytes = 0;
       if (!inner) break;
@@ -240,7 +259,7 @@ namespace detail {
   return {.messages = peers, .bytes = peers * (header_bytes + 8 * counts)};
 }
 
-/// Where the time of a call goes. The sum is the time from the call to its end.
+/// Where the time of a call goes. The sum is the time from the call to its end on the last rank.
 struct stage_budget {
   double pack = 0;      ///< rows to staging, until the first message can go
   double command = 0;   ///< the ring command
@@ -330,9 +349,18 @@ struct rank_links {
     return links.count > 1 ? detail::at_least_one(count / links.count) : std::max(count, 1.0);
   };
   const double last_round = std::max(1.0, t.messages - (rounds - 1) * used);
-  const double more_issue = (rounds - 1) * issue + (on_a_link(last_round) - 1) * first;
+  const double more_messages =
+      detail::largest_of(t.receivers) * detail::root_of(t.messages_variance);
+  const double more_issue =
+      (rounds - 1 + more_messages / used) * issue + (on_a_link(last_round) - 1) * first;
   const double on_busiest = std::max(1.0, on_a_link(streams) * each);
-  const double more_bytes = on_busiest * first * t.incast - first;
+  // The busiest receiver's busiest link ends last: by a skew that is known, or by chance.
+  const double per_link = t.rows / links.count;
+  const double by_chance =
+      detail::largest_of(t.receivers * links.count) * detail::root_of(t.variation * per_link);
+  const double uneven = std::max((t.incast - 1) * per_link, by_chance) * t.row_bytes;
+  const double more_bytes =
+      (on_busiest - 1) * first + (links.bytes_per_s > 0 ? uneven * 1e9 / links.bytes_per_s : 0);
   const double more_arrive = std::max(t.messages * t.incast - 1, 0.0) * wire.arrive_ns.value;
   const double own_late =
       t.stores_first ? 0 : std::max(0.0, own_stores - issue - first - wire.latency_ns.value);

@@ -35,6 +35,9 @@ struct routing_spread {
   double peers = 0;        ///< other ranks that the T tokens of a rank reach
   double rails = 0;        ///< other nodes that they reach
   double incast = 1;       ///< rows that the busiest rank receives over the mean
+  /// Variance of the rows that a rank receives over that of independent choices: 1 = random,
+  /// 0 = all alike.
+  double variation = 1;
 };
 
 namespace detail {
@@ -58,6 +61,28 @@ namespace detail {
     if (n % 2 != 0) result *= base;
   }
   return result;
+}
+
+/// The square root, by Newton's method; constexpr, which std::sqrt is not.
+[[nodiscard]] constexpr double root_of(double x) noexcept {
+  if (x <= 0) return 0;
+  double root = x > 1 ? x : 1;
+  for (int i = 0; i < 200; ++i) {
+    const double next = (root + x / root) / 2;
+    if (next >= root) break;
+    root = next;
+  }
+  return root;
+}
+
+/// Mean of the largest of n standard normal numbers, to about 0.05: sqrt(2 ln n) - 0.6.
+[[nodiscard]] constexpr double largest_of(double n) noexcept {
+  if (n <= 1) return 0;
+  double log = 0;
+  for (; n > 2; n /= 2) log += 0.6931471805599453;
+  const double y = (n - 1) / (n + 1);
+  log += 2 * (y + y * y * y / 3 + y * y * y * y * y / 5 + y * y * y * y * y * y * y / 7);
+  return root_of(2 * log) - 0.6;
 }
 
 /// First of the contiguous parts of `count` things over `parts`; part `index == parts` is the end.
@@ -220,7 +245,13 @@ template <class Miss>
   sum.rails /= ranks;
   double rows = 0;
   for (const double r : received) rows += r;
-  if (rows > 0) sum.incast = *std::max_element(received.begin(), received.end()) * ranks / rows;
+  if (rows > 0) {
+    sum.incast = *std::max_element(received.begin(), received.end()) * ranks / rows;
+    double variance = 0;
+    for (const double r : received) variance += (r - rows / ranks) * (r - rows / ranks) / ranks;
+    const double independent = rows / ranks * (1 - rows / ranks / tokens);
+    sum.variation = independent > 0 ? variance / independent : 0;
+  }
   return sum;
 }
 

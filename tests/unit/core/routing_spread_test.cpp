@@ -165,6 +165,35 @@ TEST(RoutingSpread, OfATraceIsWhatSetsCount) {
   EXPECT_DOUBLE_EQ(got.incast, expected.incast);
 }
 
+TEST(RoutingSpread, VariationIsOneForRandomRoutingAndZeroForADeal) {
+  const routed_work w{.tokens = 64, .top_k = 1, .ranks = 512, .nodes = 64, .experts = 512};
+  std::mt19937_64 random(seed);
+  std::vector<std::int64_t> drawn;
+  std::vector<std::int64_t> dealt;
+  for (std::int64_t i = 0; i < 512 * 64; ++i) {
+    drawn.push_back(std::uniform_int_distribution<std::int64_t>(0, 511)(random));
+    dealt.push_back(i % 512);
+  }
+  EXPECT_NEAR(eptransport::traced_spread(w, drawn).variation, 1, 0.2);
+  EXPECT_NEAR(eptransport::traced_spread(w, dealt).variation, 0, 1e-9);
+}
+
+TEST(RoutingSpread, LargestOfNormalNumbers) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  for (const int n : {2, 4, 8, 64}) {
+    double sum = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      double largest = normal(random);
+      for (int j = 1; j < n; ++j) largest = std::max(largest, normal(random));
+      sum += largest;
+    }
+    EXPECT_NEAR(eptransport::detail::largest_of(n), sum / 20'000, 0.08) << n;
+  }
+  EXPECT_NEAR(eptransport::detail::root_of(2), std::sqrt(2.0), 1e-12);
+  EXPECT_NEAR(eptransport::detail::root_of(1e-6), 1e-3, 1e-12);
+}
+
 TEST(RoutingSpread, HasItsEdges) {
   EXPECT_EQ(eptransport::uniform_spread({.tokens = 5, .top_k = 8, .ranks = 1, .experts = 8}).ranks,
             0);
