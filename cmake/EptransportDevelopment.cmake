@@ -64,7 +64,8 @@ endfunction()
 # `device_code`: what the cuda preset builds, all that goes through nvcc.
 function(eptransport_add_device_code_target)
   add_custom_target(device_code)
-  foreach(target IN ITEMS headers_alone cuda_tests device_tests ep_bench gdaki_bench)
+  foreach(target IN ITEMS headers_alone cuda_tests device_tests ep_bench gdaki_bench
+                         ep_proxy_gpu_bench)
     if(TARGET ${target})
       add_dependencies(device_code ${target})
     endif()

@@ -5,7 +5,8 @@
 set -euo pipefail
 
 # "command or file : package"; a name with a slash is a file.
-demo_needs=(g++:g++ cmake:cmake ninja:ninja-build)
+demo_needs=(g++:g++ cmake:cmake ninja:ninja-build
+  /usr/include/boost/lockfree/spsc_queue.hpp:libboost-dev)
 test_needs=("${demo_needs[@]}" python3:python3 git:git clang++:clang
   clang-format-16:clang-format-16 ccache:ccache /usr/include/gtest/gtest.h:libgtest-dev
   /usr/include/infiniband/efadv.h:libibverbs-dev /etc/libibverbs.d/efa.driver:ibverbs-providers

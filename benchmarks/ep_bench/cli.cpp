@@ -101,8 +101,11 @@ std::string choose_wires(const std::string& text, std::vector<std::string>& to) 
     to = known;
     return {};
   }
-  if (std::find(known.begin(), known.end(), text) == known.end() && text != real_wire) {
-    return "expected all or one of " + with_commas(known) + ", " + real_wire;
+  const std::vector<std::string>& proxied = support::proxied_wires();
+  if (std::find(known.begin(), known.end(), text) == known.end() &&
+      std::find(proxied.begin(), proxied.end(), text) == proxied.end() && text != real_wire) {
+    return "expected all (simulated ones) or one of " + with_commas(known) + ", " +
+           with_commas(proxied) + ", " + real_wire;
   }
   to = {text};
   return {};
@@ -121,7 +124,8 @@ constexpr std::int32_t many = std::numeric_limits<std::int32_t>::max();
 const std::vector<option>& table() {
   using text = const std::string&;
   static const std::vector<option> all = {
-      {"--wire", "NAME|all", "the simulated wire, or peer-memory: rank r on GPU r",
+      {"--wire", "NAME|all",
+       "a simulated wire, one behind proxy engines, or peer-memory: rank r on GPU r",
        [](options& o, text t) { return choose_wires(t, o.wires); }},
       {"--ranks", "R", "ranks",
        [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
@@ -180,7 +184,31 @@ const std::vector<option>& table() {
        [](options& o, text t) { return choose(deliveries, t, o.config.order); }},
       {"--schedule", "baton|free",
        "baton: one thread at a time, modelled times; free: all at once, measured",
-       [](options& o, text t) { return choose(schedules, t, o.config.schedule); }},
+       [](options& o, text t) {
+         o.schedule_given = true;
+         return choose(schedules, t, o.config.schedule);
+       }},
+      {"--comms", "K", "proxied wires: engines per rank, each with a thread and an endpoint",
+       [](options& o, text t) { return number<std::uint32_t>(t, 1, 64, o.config.proxy.comms); }},
+      {"--eager", "BYTES", "proxied wires: payloads up to that travel in grouped messages; 0: none",
+       [](options& o, text t) {
+         return number<std::uint64_t>(t, 0, 1 << 20, o.config.proxy.engine.eager);
+       }},
+      {"--slot-bytes", "BYTES", "proxied wires: of a grouped message; 0: 8 payloads, at least 8192",
+       [](options& o, text t) {
+         return number<std::uint64_t>(t, 0, 1 << 20, o.config.proxy.engine.slot_bytes);
+       }},
+      {"--post-ns", "NS", "proxied wires: CPU time that each post is made to take",
+       [](options& o, text t) {
+         return number<std::uint64_t>(t, 0, 1'000'000, o.config.proxy.post_ns);
+       }},
+      {"--proxy-threads", "N", "proxied wires: threads for all engines; 0: one each",
+       [](options& o, text t) {
+         const std::string wrong = number<std::uint32_t>(t, 0, 1024, o.config.proxy.driver_threads);
+         o.config.proxy.drive =
+             o.config.proxy.driver_threads == 0 ? proxy_drive::threads : proxy_drive::shared;
+         return wrong;
+       }},
       {"--json", "FILE|-", "one JSON object per wire; - is stdout, without the table",
        [](options& o, text t) {
          o.json = t;
@@ -192,8 +220,8 @@ const std::vector<option>& table() {
 
 std::string help() {
   std::string text =
-      "ep_bench: dispatch and combine on simulated wires, every result compared with a "
-      "reference\n\n"
+      "ep_bench: dispatch and combine on simulated and proxied wires, every result compared "
+      "with a reference\n\n"
       "usage: ep_bench [option value]...\n\n";
   for (const option& o : table()) {
     std::string left = std::string("  ") + o.name + " " + o.value;
@@ -233,6 +261,12 @@ parsed complete(options asked) {
     return refuse("--returns must be fp32 or what --values is");
   }
   if (config.copy_baseline) config.schedule = run_mode::free;
+  const bool proxied = asked.wires.size() == 1 && asked.wires[0].starts_with("proxy:");
+  if (proxied && !asked.schedule_given) config.schedule = run_mode::free;
+  if (proxied && config.schedule == run_mode::baton) config.proxy.drive = proxy_drive::baton;
+  if (proxied && asked.exec == execution::cuda) {
+    return refuse("--exec cuda drives no proxied wire yet; use cpu");
+  }
   const bool counted = config.mode == dispatch_mode::counted;
   const bool per_expert =
       config.layout == output_layout::expert_major || config.layout == output_layout::padded;

@@ -147,6 +147,18 @@ object call_of(const measurement& row, call_kind call) {
   return out;
 }
 
+object proxy_of(const options& asked, const support::run_result& r) {
+  const support::proxy_config& p = asked.config.proxy;
+  object out;
+  out.add("comms", p.comms)
+      .add("eager", p.engine.eager)
+      .add("slot_bytes", r.slot_bytes)
+      .add("post_ns", p.post_ns)
+      .add("commands", r.commands)
+      .add("messages", r.proxy_messages);
+  return out;
+}
+
 }  // namespace
 
 std::string json_of(const options& asked, const measurement& row) {
@@ -164,6 +176,7 @@ std::string json_of(const options& asked, const measurement& row) {
         .add("combine", call_of(row, call_kind::combine))
         .add("wall_ns", r.wall_ns)
         .add("trace_hash", hash);
+    if (!r.proxy_threads.empty()) out.add("proxy", proxy_of(asked, r));
   }
   out.add("seed", asked.config.seed)
       .add("config", config_of(asked))

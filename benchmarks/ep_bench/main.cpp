@@ -20,7 +20,10 @@ void run_cpu(const options& asked, std::vector<measurement>& rows) {
     support::run_config config = asked.config;
     config.wire = wire;
     config.progress = [&shown](int iteration) { shown.done(iteration); };
-    const char* clock = config.schedule == run_mode::free ? "measured" : "modelled";
+    const bool proxied = wire.starts_with("proxy:");
+    const char* clock = config.schedule == run_mode::free ? "measured"
+                        : proxied                         ? "virtual"
+                                                          : "modelled";
     rows.push_back({.wire = wire, .result = support::run(config), .clock = clock});
     shown.finish();
   }

@@ -18,6 +18,7 @@ struct options {
   std::vector<std::string> wires;
   std::string format = "bf16";  ///< as it was given
   bool returns_given = false;   ///< otherwise `returns` is as `values`
+  bool schedule_given = false;  ///< otherwise free for proxied wires, baton for simulated ones
   execution exec = execution::cpu;
   std::string json;    ///< file to write, "-" for stdout, empty for none
   bool quiet = false;  ///< no progress and no table
@@ -27,7 +28,7 @@ struct options {
 struct measurement {
   std::string wire;
   support::run_result result;
-  std::string clock = "modelled";  ///< what the times are: "modelled" or "measured"
+  std::string clock = "modelled";  ///< what the times are: "modelled", "measured" or "virtual"
 };
 
 /// What the wire's charges make of the busiest rank's messages and bytes, for one call.

@@ -93,6 +93,23 @@ std::string bandwidths(const measurement& row) {
   return text.empty() ? text : text + "\n";
 }
 
+/// What the engines did, of a proxied wire.
+std::string proxy_lines(const options& asked, const measurement& row) {
+  const support::run_result& r = row.result;
+  if (r.proxy_threads.empty()) return {};
+  const support::proxy_config& p = asked.config.proxy;
+  const double ratio = r.proxy_messages == 0 ? 0
+                                             : static_cast<double>(r.commands) /
+                                                   static_cast<double>(r.proxy_messages);
+  std::string text = "\n" + row.wire + ": " + std::to_string(p.comms) + " comms, eager " +
+                     std::to_string(p.engine.eager) + " bytes in slots of " +
+                     std::to_string(r.slot_bytes) + "; " + std::to_string(r.commands) +
+                     " commands for other ranks became " + std::to_string(r.proxy_messages) +
+                     " messages, " + fixed(ratio, 2) + " commands each\n";
+  for (const std::string& thread : r.proxy_threads) text += "  " + thread + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string table_of(const options& asked, const std::vector<measurement>& rows) {
@@ -110,7 +127,7 @@ std::string table_of(const options& asked, const std::vector<measurement>& rows)
     }
     text += "\n";
   }
-  for (const measurement& row : rows) text += bandwidths(row);
+  for (const measurement& row : rows) text += bandwidths(row) + proxy_lines(asked, row);
   for (const measurement& row : rows) {
     if (row.result.verified || !row.result.error.empty()) continue;
     text += "\n" + row.wire + " is wrong:\n" + row.result.why();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 #include <utility>
 
 #include "support/inputs.hpp"
@@ -24,7 +25,17 @@ constexpr wire_entry table[] = {
     {"efa-gpu", run_efa_gpu},
     {"efa-proxy", run_efa_proxy},
 };
+constexpr wire_entry proxied[] = {
+    {"proxy:memory", run_proxy_memory},
+    {"proxy:srd", run_proxy_srd},
+};
 constexpr wire_entry for_tests_only{"tight", run_tight};
+
+std::vector<std::string> names_of(std::span<const wire_entry> entries) {
+  std::vector<std::string> all;
+  for (const wire_entry& wire : entries) all.emplace_back(wire.name);
+  return all;
+}
 
 run_result refuse(const std::string& why) {
   run_result out;
@@ -81,11 +92,12 @@ result<router> routes_of(const run_config& config) {
 }
 
 const std::vector<std::string>& wires() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const wire_entry& wire : table) all.emplace_back(wire.name);
-    return all;
-  }();
+  static const std::vector<std::string> names = names_of(table);
+  return names;
+}
+
+const std::vector<std::string>& proxied_wires() {
+  static const std::vector<std::string> names = names_of(proxied);
   return names;
 }
 
@@ -115,9 +127,13 @@ run_result run(const run_config& config) {
   for (const wire_entry& wire : table) {
     if (config.wire == wire.name) return wire.run(config, *routes);
   }
+  for (const wire_entry& wire : proxied) {
+    if (config.wire == wire.name) return wire.run(config, *routes);
+  }
   if (config.wire == for_tests_only.name) return for_tests_only.run(config, *routes);
   std::string known;
   for (const std::string& name : wires()) known += (known.empty() ? "" : ", ") + name;
+  for (const std::string& name : proxied_wires()) known += ", " + name;
   return refuse("no wire '" + config.wire + "', there are " + known);
 }
 

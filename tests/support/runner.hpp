@@ -9,6 +9,7 @@
 #pragma once
 
 #include <eptransport/backends/loopback/options.hpp>
+#include <eptransport/backends/proxied/options.hpp>
 #include <eptransport/core/capabilities.hpp>
 #include <eptransport/core/fault.hpp>
 #include <eptransport/core/result.hpp>
@@ -41,9 +42,22 @@ struct tamper_point {
   std::int64_t* source_token = nullptr;
 };
 
+/// Of wires whose name begins with "proxy:".
+struct proxy_config {
+  std::uint32_t comms = 1;
+  std::uint64_t ring_slots = 1024;
+  proxy_drive drive = proxy_drive::baton;  ///< `run_config::schedule` free: `threads` or `shared`
+  std::uint32_t driver_threads = 1;
+  proxy::engine_options engine{};
+  proxy::srd_options srd{};   ///< of "proxy:srd"
+  std::uint64_t post_ns = 0;  ///< CPU time of each post
+  std::uint64_t stall_ns = 10'000'000'000;
+};
+
 /// One run.
 struct run_config {
-  std::string wire = "efa-proxy";  ///< a name in `wires()`, or "tight": short messages, few words
+  /// A name in `wires()` or `proxied_wires()`, or "tight": short messages, few words.
+  std::string wire = "efa-proxy";
   int ranks = 2;
   std::vector<std::int64_t> tokens{4};  ///< of each rank; one entry: of all
   bool vary_tokens = false;             ///< each call draws its count from [0, tokens]
@@ -107,6 +121,7 @@ struct run_config {
   std::vector<int> nodes{};
   std::optional<wire_charge> charge{};
   std::vector<loopback_fault> faults{};
+  proxy_config proxy{};
 
   bool pauses = false;         ///< random pauses of each rank between calls
   bool align_clocks = false;   ///< a barrier before each call, so that its time is its own
@@ -165,6 +180,10 @@ struct run_result {
   double combine_payload = 0;   ///< bytes of rows that a rank returns per call
   double wall_ns = 0;           ///< of the whole run, verification included
   std::uint64_t trace_hash = 0;
+  std::uint64_t commands = 0;              ///< proxied wires: for other ranks, of all ranks
+  std::uint64_t proxy_messages = 0;        ///< of them all, what was posted, credits included
+  std::uint64_t slot_bytes = 0;            ///< of a grouped message
+  std::vector<std::string> proxy_threads;  ///< a line each: statistics as JSON, affinity
   wire_charge charge{};
   std::vector<int> nodes;  ///< of each rank
 
@@ -172,8 +191,10 @@ struct run_result {
   [[nodiscard]] std::string why() const;
 };
 
-/// Names of the wires.
+/// Names of the simulated wires.
 [[nodiscard]] const std::vector<std::string>& wires();
+/// Names of the wires behind proxy engines, all ranks in one process.
+[[nodiscard]] const std::vector<std::string>& proxied_wires();
 
 /// Dispatch rows and what makes them.
 struct dispatch_format {

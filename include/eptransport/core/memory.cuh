@@ -151,6 +151,27 @@ struct device_memory {
     return old == 0;
   }
 
+  /// Turns `expected` into `value`; true if the word held `expected`. Pairs with itself.
+  EPT_DEVICE static bool exchange_if(std::uint64_t* word, std::uint64_t expected,
+                                     std::uint64_t value) noexcept {
+    std::uint64_t old = 0;
+    asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(global(word)), "l"(expected), "l"(value)
+                 : "memory");
+    return old == expected;
+  }
+
+  /// Publishes an entry of two words, 16-byte aligned, with one store. The model orders the halves
+  /// of a vector store no more than two stores: each word must say whether it is new. Pairs with
+  /// `entry_load` of the proxy thread.
+  EPT_DEVICE static void entry_store(std::uint64_t* words, std::uint64_t first,
+                                     std::uint64_t second) noexcept {
+    asm volatile("st.release.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(global(words)), "l"(first),
+                 "l"(second)
+                 : "memory");
+  }
+
   /// Gives other warps of the multiprocessor the issue slots; called in every spin.
   EPT_DEVICE static void relax() noexcept { asm volatile("nanosleep.u32 20;" ::: "memory"); }
 

@@ -15,6 +15,9 @@
 /// | `fetch_add`     | acq_rel, one rank    | itself: barriers among one rank's workers           |
 /// | `load_acquire`  | acquire, one rank    | `fetch_add`, `store_release`                        |
 /// | `claim`         | acq_rel, one rank    | itself: the first fault wins                        |
+/// | `exchange_if`   | acq_rel, one rank    | itself: producers that share a queue's head         |
+/// | `entry_store`   | release, system      | `entry_load` of the proxy thread                    |
+/// | `entry_load`    | acquire, system      | `entry_store`                                       |
 #pragma once
 
 #include <eptransport/core/config.hpp>
@@ -76,6 +79,30 @@ struct host_memory {
     std::uint64_t expected = 0;
     return std::atomic_ref(*word).compare_exchange_strong(expected, value,
                                                           std::memory_order_acq_rel);
+  }
+
+  /// Turns `expected` into `value`; true if the word held `expected`. For the head of a queue that
+  /// the workers of one rank share.
+  static bool exchange_if(std::uint64_t* word, std::uint64_t expected,
+                          std::uint64_t value) noexcept {
+    return std::atomic_ref(*word).compare_exchange_strong(expected, value,
+                                                          std::memory_order_acq_rel);
+  }
+
+  /// Publishes an entry of two words. Each word is released by itself and may be seen without the
+  /// other: each must say whether it is new. Everything the caller wrote, or saw written, is
+  /// visible to whoever acquires either. Pairs with `entry_load`.
+  static void entry_store(std::uint64_t* words, std::uint64_t first,
+                          std::uint64_t second) noexcept {
+    std::atomic_ref(words[0]).store(first, std::memory_order_release);
+    std::atomic_ref(words[1]).store(second, std::memory_order_release);
+  }
+
+  /// Reads both words of an entry; pairs with `entry_store`.
+  static void entry_load(const std::uint64_t* words, std::uint64_t& first,
+                         std::uint64_t& second) noexcept {
+    first = signal_acquire(words);
+    second = signal_acquire(words + 1);
   }
 
   /// Lets another thread run; called in every spin.

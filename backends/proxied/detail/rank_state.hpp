@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief What one rank's view, engines and owner share.
+#pragma once
+
+#include <eptransport/backends/proxied/detail/scheduler.hpp>
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/memory.hpp>
+#include <eptransport/core/transport.hpp>
+#include <eptransport/proxy/command.hpp>
+#include <eptransport/proxy/fault_cell.hpp>
+#include <eptransport/proxy/ring.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace eptransport::proxied_detail {
+
+/// Zeroed memory between two guard zones. Untouched pages cost nothing.
+class guarded_window {
+ public:
+  static constexpr std::size_t guard_bytes = 4096;
+
+  /// Check `valid()` before use.
+  explicit guarded_window(std::uint64_t bytes) : bytes_(bytes), memory_(nullptr, &std::free) {
+    constexpr std::uint64_t extra = 3 * guard_bytes;
+    if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - extra) return;
+    memory_.reset(static_cast<std::byte*>(std::calloc(bytes + extra, 1)));
+    if (!valid()) return;
+    const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
+    front_ = memory_.get() + (guard_bytes - at % guard_bytes) % guard_bytes;
+    std::memset(front_, canary, guard_bytes);
+    std::memset(data() + bytes_, canary, guard_bytes);
+  }
+  [[nodiscard]] bool valid() const noexcept { return memory_ != nullptr; }
+  [[nodiscard]] std::byte* data() const noexcept { return front_ + guard_bytes; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] bool intact() const noexcept {
+    for (std::size_t i = 0; i < guard_bytes; ++i) {
+      if (front_[i] != std::byte{canary} || data()[bytes_ + i] != std::byte{canary}) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr unsigned char canary = 0xc9;
+  std::uint64_t bytes_;
+  std::unique_ptr<std::byte, void (*)(void*)> memory_;
+  std::byte* front_ = nullptr;
+};
+
+/// One channel: a ring, and the head that the rank's producers share.
+struct channel_state {
+  explicit channel_state(const proxy::ring_layout& layout, std::uint64_t first)
+      : memory(static_cast<std::byte*>(::operator new(layout.bytes(), alignment))),
+        ring(layout.make(memory.get(), first)),
+        head(first) {}
+
+  struct release {
+    void operator()(std::byte* p) const noexcept { ::operator delete(p, alignment); }
+  };
+  static constexpr std::align_val_t alignment{128};
+
+  std::unique_ptr<std::byte, release> memory;
+  proxy::ring_view ring;
+  alignas(128) std::uint64_t head;
+};
+
+/// One rank.
+struct rank_state {
+  rank_state(std::int32_t own, std::uint64_t window_bytes) : rank(own), memory(window_bytes) {}
+
+  std::int32_t rank;
+  guarded_window memory;
+  std::int32_t ranks = 1;
+  std::uint32_t signals = 0;
+  std::uint32_t comms = 1;
+  std::uint64_t max_message = 0;
+  std::uint32_t max_count = 1;
+  std::vector<std::unique_ptr<channel_state>> channels;
+  std::vector<std::uint64_t> words;  ///< [comm][signal]
+  proxy::command_codec codec;
+  proxy::fault_cell fault;
+  const std::vector<int>* nodes = nullptr;
+  scheduler* baton = nullptr;  ///< null: real threads on the steady clock
+
+  [[nodiscard]] std::uint64_t now_ns() const {
+    if (baton != nullptr) return baton->now_ns();
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                          std::chrono::steady_clock::now().time_since_epoch())
+                                          .count());
+  }
+
+  /// Sum over the comms; each word has its own writer.
+  [[nodiscard]] std::uint64_t read_signal(std::uint32_t signal) const noexcept {
+    std::uint64_t sum = 0;
+    for (std::uint32_t k = 0; k < comms; ++k) {
+      // Acquire, pairs with the engine's signal_store.
+      sum += host_memory::signal_acquire(&words[std::size_t{k} * signals + signal]);
+    }
+    return sum;
+  }
+
+  /// True when no source of the channel's puts up to `position` is read any more.
+  [[nodiscard]] bool complete(std::uint32_t channel, std::uint64_t position) const noexcept {
+    // Acquire, pairs with ring_consumer::publish_complete.
+    const std::uint64_t done = host_memory::signal_acquire(channels[channel]->ring.complete);
+    return static_cast<std::int64_t>(done - position) >= 0;
+  }
+  [[nodiscard]] std::uint64_t head(std::uint32_t channel) const noexcept {
+    return host_memory::load_acquire(&channels[channel]->head);
+  }
+
+  /// Waits for `done()`, a failure of the rank or the deadline.
+  template <class Done>
+  op_status wait(const Done& done, std::uint64_t deadline_ns) {
+    struct wish {
+      rank_state& self;
+      const Done& done;
+    } what{*this, done};
+    for (;;) {
+      if (fault.failed()) return op_status::failed;
+      if (done()) return op_status::ok;
+      if (now_ns() > deadline_ns) return op_status::expired;
+      if (baton == nullptr) {
+        host_memory::relax();
+        continue;
+      }
+      baton->wait({[](void* w) {
+                     const auto& it = *static_cast<wish*>(w);
+                     return it.self.fault.failed() || it.done();
+                   },
+                   &what},
+                  deadline_ns);
+    }
+  }
+};
+
+}  // namespace eptransport::proxied_detail

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief The runner on proxy:memory.
+#include "support/runner_proxied.hpp"
+#include "support/runner_wires.hpp"
+
+namespace eptransport::support {
+
+run_result run_proxy_memory(const run_config& config, const router& routes) {
+  return run_in<proxied_setting<memory_wire>>(config, routes);
+}
+
+}  // namespace eptransport::support
