@@ -16,6 +16,7 @@
 #include <eptransport/core/rank_barrier.hpp>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
+#include <eptransport/core/wire_costs.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -108,11 +109,8 @@ class peer_memory {
       .peer_reach = reach::always,
       .put_order = ordering::none,  // stores of many threads: only the release orders them
       .add = signal_add::any,       // release reductions
-      .charge = {
-          .issue_ns = 50,      // assumed: a store instruction and its share of address work
-          .latency_ns = 1650,  // measured on two H200: half of a 3.3 us flag round trip
-          .channel_bytes_per_s = 369e9,  // measured on two H200: store bandwidth to the peer
-      }};
+      .charge = wires::nvlink.charge(),
+  };
 
   /// Maps the windows of all processes; collective.
   ///
