@@ -12,6 +12,7 @@
 
 #include <string>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 namespace eptransport {
