@@ -110,6 +110,7 @@ struct call_traffic {
   double receivers = 1;          ///< among which rows fall
   double variation = 0;          ///< variance of the rows that fall on one over their mean
   double messages_variance = 0;  ///< among ranks
+  bool skips = false;            ///< peers without rows get no message
   double stored_bytes = 0;       ///< of the rank itself, by load and store inside the node
   double stored_signals = 0;     ///< signals that release them
   double relayed_bytes = 0;      ///< stored inside the node for those that sent them
@@ -193,6 +194,7 @@ namespace detail {
   // How many ranks a rank returns rows to is a matter of chance, and so are the rows.
   const double reached = ranks > 1 ? s.peers / (ranks - 1) : 1;
   if (!headed) t.messages_variance = s.variation * s.peers * (1 - reached);
+  t.skips = !headed;
   switch (shape) {
     case traffic_shape::direct:
       t.messages = peers;
@@ -354,10 +356,14 @@ struct rank_links {
   const double more_issue =
       (rounds - 1 + more_messages / used) * issue + (on_a_link(last_round) - 1) * first;
   const double on_busiest = std::max(1.0, on_a_link(streams) * each);
-  // The busiest receiver's busiest link ends last: by a skew that is known, or by chance.
+  // The busiest receiver's busiest link ends last: by a skew that is known, or by chance. Where
+  // peers without rows are skipped, it is chance as well which of several links a message takes;
+  // where none is, messages of a link wait for each other at both ends at once. These two factors
+  // are read off the event simulation.
   const double per_link = t.rows / links.count;
-  const double by_chance =
-      detail::largest_of(t.receivers * links.count) * detail::root_of(t.variation * per_link);
+  const double ends = links.count > 1 ? (t.skips ? 2 : 0.5) : 1;
+  const double by_chance = detail::largest_of(t.receivers * links.count) *
+                           detail::root_of(ends * t.variation * per_link);
   const double uneven = std::max((t.incast - 1) * per_link, by_chance) * t.row_bytes;
   const double more_bytes =
       (on_busiest - 1) * first + (links.bytes_per_s > 0 ? uneven * 1e9 / links.bytes_per_s : 0);
