@@ -20,9 +20,10 @@ try:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 except ImportError:
-    sys.exit("plot.py needs matplotlib: apt-get install python3-matplotlib, or pip install matplotlib")
+    sys.exit("plot.py needs matplotlib: apt-get install python3-matplotlib, or pip")
 
-STAGES = ("pack", "command", "poll", "issue", "transfer", "wire", "arrive", "relay", "wake", "unpack")
+STAGES = ("pack", "command", "poll", "issue", "transfer", "wire", "arrive", "relay", "wake",
+          "unpack")
 PUBLISHED = "EP16 on two nodes, Qwen3-30B-A3B (hidden 2048, FP8, top-8 of 128)"
 
 
@@ -50,9 +51,9 @@ def roofline(program, folder):
     """Time against tokens: the rooflines of issue and bytes, and where calls lie."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True)
     for axis, wire in zip(axes, ("efa-proxy", "efa-gpu")):
-        rows = [r for r in sweep(program, "--wire", wire, "--token-list", "1,2,4,8,16,32,64,128,256,"
-                                 "512,1024,2048,4096", "--free-copies", "--shape", "all")
-                if r["call"] == "dispatch"]
+        tokens = "1,2,4,8,16,32,64,128,256,512,1024,2048,4096"
+        rows = [r for r in sweep(program, "--wire", wire, "--token-list", tokens, "--free-copies",
+                                 "--shape", "all") if r["call"] == "dispatch"]
         for shape, color in (("per_row", "C0"), ("per_peer", "C1"), ("per_node", "C2"),
                              ("all_gather", "C3")):
             own = [r for r in rows if r["shape"] == shape]
@@ -152,7 +153,7 @@ def scaling(program, folder):
     axes[0].plot([], [], "ko", mfc="none", ms=4, label="event simulation")
     axes[0].set_ylabel("us of a dispatch and a combine")
     axes[0].legend(fontsize=8)
-    figure.suptitle("Scaling: 16 tokens per rank, hidden 7168, FP8 out and bf16 back, top-8 of 1024",
+    figure.suptitle("Scaling: 16 tokens per rank, hidden 7168, FP8 and bf16 back, top-8 of 1024",
                     fontsize=10)
     save(figure, folder, "scaling")
 
@@ -170,7 +171,8 @@ def residuals(path, folder):
             if not own:
                 continue
             axis.plot([float(r["bytes"]) for r in own],
-                      [100 * (float(r["predicted_ns"]) / float(r["measured_ns"]) - 1) for r in own],
+                      [100 * float(r["predicted_ns"]) / float(r["measured_ns"]) - 100
+                       for r in own],
                       marker, color=plt.cm.tab20(i % 20), ms=5, mfc="none" if held == "0" else None,
                       label=f"{', '.join(group)}" if held == "1" else None)
     axis.axhspan(-15, 15, color="grey", alpha=0.15)

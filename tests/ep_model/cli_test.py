@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line of ep_model: help, refusals that say what was expected, files that can be read."""
+"""The command line of ep_model: help, refusals with what was expected, files that can be read."""
 
 import csv
 import io
