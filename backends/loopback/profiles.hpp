@@ -2,7 +2,8 @@
 /// @file
 /// @brief The wires that the simulator can stand for: what each promises and what it charges.
 ///
-/// What a wire charges, and where each number comes from, is in core/wire_costs.hpp.
+/// What a wire charges, and where each number comes from, is in core/wire_costs.hpp. The names are
+/// literals because nvcc 13.0 crashes on a member of a constant here.
 #pragma once
 
 #include <eptransport/core/capabilities.hpp>
@@ -15,7 +16,7 @@ namespace eptransport::profiles {
 
 /// GPUs of one host that load and store each other's memory.
 struct nvlink {
-  static constexpr const char* name = wires::nvlink.name;
+  static constexpr const char* name = "nvlink";
   static constexpr int ranks_per_node = 8;  // HGX and DGX boards with eight GPUs
   static constexpr capabilities caps{
       .peer_reach = reach::always,
@@ -27,7 +28,7 @@ struct nvlink {
 
 /// InfiniBand reliable connections, posted by the GPU (IBGDA).
 struct ib_gpu {
-  static constexpr const char* name = wires::ib_gpu.name;
+  static constexpr const char* name = "ib-gpu";
   static constexpr int ranks_per_node = 8;
   static constexpr capabilities caps{
       .peer_reach = reach::never,
@@ -42,7 +43,7 @@ struct ib_gpu {
 
 /// AWS EFA (SRD, p5en), posted by the GPU: queues and completion counters in GPU memory.
 struct efa_gpu {
-  static constexpr const char* name = wires::efa_gpu.name;
+  static constexpr const char* name = "efa-gpu";
   static constexpr int ranks_per_node = 8;
   static constexpr capabilities caps{
       .peer_reach = reach::never,
@@ -57,7 +58,7 @@ struct efa_gpu {
 
 /// AWS EFA (SRD, p5en) behind one CPU proxy thread per rank.
 struct efa_proxy {
-  static constexpr const char* name = wires::efa_proxy.name;
+  static constexpr const char* name = "efa-proxy";
   static constexpr int ranks_per_node = 8;
   static constexpr capabilities caps{
       .peer_reach = reach::never,

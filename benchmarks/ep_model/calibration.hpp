@@ -51,6 +51,9 @@ struct calibration {
 /// @par Errors  `invalid_argument`: what is missing in which line
 [[nodiscard]] result<std::vector<measured_call>> read_calls(const std::string& path);
 
+/// Keeps the fastest of the calls that are alike.
+void keep_fastest(std::vector<measured_call>& calls);
+
 /// Fits each (wire, shape, mode, call) on its own; every second size in between, by bytes, is held
 /// out. Groups with fewer than four sizes are left out.
 [[nodiscard]] std::vector<calibration> calibrate(std::vector<measured_call> calls);

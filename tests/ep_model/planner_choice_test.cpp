@@ -44,7 +44,7 @@ struct gap {
 void compare(work_options o, gap& all) {
   // Few tokens are a matter of luck, which the planner cannot know: the mean of four draws.
   std::vector<model_case> draws;
-  for (o.seed = 1; o.seed <= (o.tokens <= 16 ? 4 : 1); ++o.seed) {
+  for (o.seed = 1; o.seed <= 4; ++o.seed) {
     auto c = case_of(o, true);
     ASSERT_TRUE(c) << c.error().detail;
     draws.push_back(std::move(*c));
@@ -91,7 +91,7 @@ void compare(work_options o, gap& all) {
   }
 }
 
-TEST(PlannerChoice, IsWithinFivePerCentOfTheBestCandidateOf40WorksOn6Wires) {
+TEST(LongPlannerChoice, IsWithinFivePerCentOfTheBestCandidateOf40WorksOn6Wires) {
   gap all;
   for (const std::int64_t ranks : {8, 16, 32, 64}) {
     for (const std::int64_t tokens : {1, 4, 16, 64, 128}) {

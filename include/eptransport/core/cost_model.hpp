@@ -101,18 +101,19 @@ inline constexpr double header_bytes = 64;
 
 /// What a rank sends and takes in one exchange of a call, mean over ranks.
 struct call_traffic {
-  double messages = 0;           ///< issued on the wire
-  double bytes = 0;              ///< in them
-  double streams = 0;            ///< whose messages stay on one issuer; 0 = each may take any
-  double incast = 1;             ///< what the busiest receiver takes over the mean
-  double rows = 0;               ///< in the messages
-  double row_bytes = 0;          ///< of one
-  double receivers = 1;          ///< among which rows fall
-  double variation = 0;          ///< variance of the rows that fall on one over their mean
-  double messages_variance = 0;  ///< among ranks
-  double stored_bytes = 0;       ///< of the rank itself, by load and store inside the node
-  double stored_signals = 0;     ///< signals that release them
-  double relayed_bytes = 0;      ///< stored inside the node for those that sent them
+  double messages = 0;        ///< issued on the wire
+  double bytes = 0;           ///< in them
+  double streams = 0;         ///< whose messages stay on one issuer; 0 = each may take any
+  double incast = 1;          ///< what the busiest receiver takes over the mean
+  double rows = 0;            ///< in the messages
+  double row_bytes = 0;       ///< of one
+  double receivers = 1;       ///< among which rows fall
+  double variation = 0;       ///< variance of the rows that fall on one over their mean
+  double more_messages = 0;   ///< that the busiest rank has by chance
+  bool skips = false;         ///< peers without rows get no message
+  double stored_bytes = 0;    ///< of the rank itself, by load and store inside the node
+  double stored_signals = 0;  ///< signals that release them
+  double relayed_bytes = 0;   ///< stored inside the node for those that sent them
   double relayed_signals = 0;
   bool stores_first = false;  ///< the wire waits for the stores: a relay adds up before it returns
   double packed_bytes = 0;    ///< copied before the first message can be issued
@@ -192,14 +193,21 @@ namespace detail {
   t.unpacked_bytes = headed ? rows * row : 0;
   // How many ranks a rank returns rows to is a matter of chance, and so are the rows.
   const double reached = ranks > 1 ? s.peers / (ranks - 1) : 1;
-  if (!headed) t.messages_variance = s.variation * s.peers * (1 - reached);
+  const auto by_chance = [ranks](double variance) {
+    return detail::largest_of(ranks) * detail::root_of(variance);
+  };
+  if (!headed) {
+    t.more_messages = std::min(by_chance(s.variation * s.peers * (1 - reached)),
+                               std::max(0.0, ranks - 1 - s.peers));
+  }
+  t.skips = !headed;
   switch (shape) {
     case traffic_shape::direct:
       t.messages = peers;
       break;
     case traffic_shape::per_row:
       t.messages = rows + (out ? peers : 0);
-      if (!out) t.messages_variance = t.variation * rows;
+      if (!out) t.more_messages = by_chance(t.variation * rows);
       t.packed_bytes = rows > 0 ? row : 0;  // the first; the others are written meanwhile
       break;
     case traffic_shape::per_peer:
@@ -221,7 +229,7 @@ namespace detail {
       const double rails = out && w.everyone ? nodes - 1 : s.rails;
       const double away = tokens * (s.ranks - s.local_ranks) * row * locals / (locals + 1);
       t.messages = rails;
-      t.messages_variance = 0;
+      t.more_messages = 0;
       t.rows = tokens * s.nodes;
       t.variation = nodes > 1 ? s.variation * std::max(0.0, 1 - s.nodes / (nodes - 1)) : 0;
       t.bytes = tokens * s.nodes * row + (out ? header_bytes * rails : 0);
@@ -238,7 +246,7 @@ namespace detail {
       t.bytes = t.messages * tokens * row;
       t.incast = 1;
       t.variation = 0;
-      t.messages_variance = 0;
+      t.more_messages = 0;
       t.packed_bytes = 0;
       t.unpacked_bytes = 0;
       if (!inner) break;
@@ -349,15 +357,17 @@ struct rank_links {
     return links.count > 1 ? detail::at_least_one(count / links.count) : std::max(count, 1.0);
   };
   const double last_round = std::max(1.0, t.messages - (rounds - 1) * used);
-  const double more_messages =
-      detail::largest_of(t.receivers) * detail::root_of(t.messages_variance);
   const double more_issue =
-      (rounds - 1 + more_messages / used) * issue + (on_a_link(last_round) - 1) * first;
+      (rounds - 1 + t.more_messages / used) * issue + (on_a_link(last_round) - 1) * first;
   const double on_busiest = std::max(1.0, on_a_link(streams) * each);
-  // The busiest receiver's busiest link ends last: by a skew that is known, or by chance.
+  // The busiest receiver's busiest link ends last: by a skew that is known, or by chance. Where
+  // peers without rows are skipped, it is chance as well which of several links a message takes;
+  // where none is, messages of a link wait for each other at both ends at once. These two factors
+  // are read off the event simulation.
   const double per_link = t.rows / links.count;
-  const double by_chance =
-      detail::largest_of(t.receivers * links.count) * detail::root_of(t.variation * per_link);
+  const double ends = links.count > 1 ? (t.skips ? 2 : 0.5) : 1;
+  const double by_chance = detail::largest_of(t.receivers * links.count) *
+                           detail::root_of(ends * t.variation * per_link);
   const double uneven = std::max((t.incast - 1) * per_link, by_chance) * t.row_bytes;
   const double more_bytes =
       (on_busiest - 1) * first + (links.bytes_per_s > 0 ? uneven * 1e9 / links.bytes_per_s : 0);

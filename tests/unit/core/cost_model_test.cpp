@@ -66,6 +66,10 @@ TEST(CostModel, TheSimulatorsProfilesChargeWhatTheTableSays) {
   EXPECT_TRUE(same(profiles::efa_gpu::caps.charge, wires::efa_gpu.charge()));
   EXPECT_TRUE(same(profiles::efa_proxy::caps.charge, wires::efa_proxy.charge()));
   EXPECT_TRUE(same(wire_cost_of(profiles::efa_proxy::caps).charge(), wires::efa_proxy.charge()));
+  EXPECT_STREQ(profiles::nvlink::name, wires::nvlink.name);
+  EXPECT_STREQ(profiles::ib_gpu::name, wires::ib_gpu.name);
+  EXPECT_STREQ(profiles::efa_gpu::name, wires::efa_gpu.name);
+  EXPECT_STREQ(profiles::efa_proxy::name, wires::efa_proxy.name);
   EXPECT_TRUE(wire_cost_of(profiles::efa_proxy::caps).proxied);
   EXPECT_TRUE(wire_cost_of(profiles::nvlink::caps).load_store);
 }
