@@ -32,7 +32,7 @@ struct idle_policy {
 };
 
 /// For machines with fewer cores than threads, and for tests.
-inline constexpr idle_policy polite{.spins = 0, .pauses = 0, .yields = 2000, .nap_ns = 50'000};
+inline constexpr idle_policy polite{.spins = 0, .pauses = 0, .yields = 200, .nap_ns = 50'000};
 
 /// Of a proxy thread.
 struct driver_options {
