@@ -26,8 +26,9 @@ enum class message_shape : std::uint32_t {
 
 /// How a dispatch finds its place at the receiver.
 enum class dispatch_mode : std::uint32_t {
-  slotted,  ///< the receiver has `max_tokens` slots per source: no count exchange (decode)
-  counted,  ///< counts first, then rows to their final place (prefill, training)
+  slotted,    ///< the receiver has `max_tokens` slots per source: no count exchange (decode)
+  counted,    ///< counts first, then rows to their final place (prefill, training)
+  automatic,  ///< the one that the group's plan prefers for its largest slotted call
 };
 
 /// How received rows are laid out for the experts.

@@ -12,6 +12,7 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/combine_rows.hpp>
 #include <eptransport/kernels/dispatch.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
@@ -24,65 +25,6 @@
 namespace eptransport {
 
 namespace detail {
-
-/// The expert rows of one received token (`sum_rows`' source).
-struct expert_rows {
-  const std::byte* y;
-  std::uint64_t bytes;
-  const place_entry* places;  ///< null: row `single` alone
-  std::int64_t single;
-  std::int32_t choices;
-  weighting weights;
-
-  [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return choices; }
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    const std::int64_t position = places == nullptr ? single : places[i].position;
-    return position < 0 ? nullptr : y + static_cast<std::uint64_t>(position) * bytes;
-  }
-  [[nodiscard]] EPT_HOST_DEVICE float weight(std::int32_t i) const {
-    return weights == weighting::at_expert && places != nullptr ? places[i].weight : 1.0F;
-  }
-  [[nodiscard]] EPT_HOST_DEVICE static const std::byte* bias() { return nullptr; }
-};
-
-/// The rows that came back for one token, in rank order (`sum_rows`' source).
-struct returned_rows {
-  const std::byte* window;
-  const geometry* geo;
-  const route_entry* routes;
-  const std::int64_t* base;  ///< [R] first row of each rank's returns
-  const std::byte* added;    ///< the bias row, or null
-
-  [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return geo->top_k; }
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    if (routes[i].rank < 0 || routes[i].slot < 0) return nullptr;
-    return window + geo->return_row(base[routes[i].rank] + routes[i].slot);
-  }
-  [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* bias() const { return added; }
-};
-
-/// The same rows where the experts' ranks keep them (`sum_rows`' source).
-template <class View>
-struct pulled_rows {
-  const View* view;
-  const geometry* geo;
-  const route_entry* routes;
-  const std::int64_t* base;     ///< [R] first of the own rows at each rank
-  const message_header* ready;  ///< [R] where each rank's y lies
-  const std::byte* added;
-
-  [[nodiscard]] EPT_HOST_DEVICE std::int32_t count() const { return geo->top_k; }
-  EPT_NO_EXEC_CHECK
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* row(std::int32_t i) const {
-    const std::int32_t rank = routes[i].rank;
-    if (rank < 0 || routes[i].slot < 0) return nullptr;
-    const auto at = static_cast<std::uint64_t>(base[rank] + routes[i].slot);
-    return view->peer_pointer(rank, ready[rank].value + at * geo->value_bytes, geo->value_bytes);
-  }
-  [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
-  [[nodiscard]] EPT_HOST_DEVICE const std::byte* bias() const { return added; }
-};
 
 /// Raises a misuse unless the handle is of a finished dispatch that suits the combine.
 EPT_NO_EXEC_CHECK
@@ -133,11 +75,32 @@ EPT_HOST_DEVICE void write_choice_values(const Context& ctx, const combine_input
   }
 }
 
-/// Reduces and sends one received row.
+/// True if a received row goes back as it lies in y.
+[[nodiscard]] EPT_HOST_DEVICE inline bool returns_unchanged(const geometry& geo,
+                                                            const handle_parts& handle) {
+  return !per_expert(handle.header->layout) && geo.values == geo.wire;
+}
+
+/// Where a combine finds the own rank's rows without a way through the zone: in y, if both halves
+/// run in one launch, so that y still stands. Null: in the zone.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE const std::byte* own_rows(const Context& ctx, const combine_input& in,
+                                                        const handle_parts& handle,
+                                                        call_parts parts) {
+  const geometry& geo = ctx.geo;
+  if (parts != call_parts::both || in.y == nullptr || !ctx.ok()) return nullptr;
+  if (!returns_unchanged(geo, handle)) return nullptr;
+  std::int64_t first = 0;
+  for (std::int32_t r = 0; r < geo.rank; ++r) first += handle.received[r];
+  return static_cast<const std::byte*>(in.y) + static_cast<std::uint64_t>(first) * geo.value_bytes;
+}
+
+/// Reduces and sends one received row. `stays`: the own rank reads its rows in y.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void return_row(const Context& ctx, const combine_input& in,
-                                const handle_parts& handle, const received_row& to) {
+                                const handle_parts& handle, const received_row& to, bool stays) {
   const geometry& geo = ctx.geo;
   const bool expert_wise = per_expert(handle.header->layout);
   const expert_rows rows{.y = static_cast<const std::byte*>(in.y),
@@ -156,7 +119,12 @@ EPT_HOST_DEVICE void return_row(const Context& ctx, const combine_input& in,
     (void)sent(ctx, op_status::failed, stage::combine_send, to.source);
     return;
   }
-  sum_rows(ctx.worker, dst, geo.hidden, rows, geo.values, geo.wire);
+  const bool unchanged = returns_unchanged(geo, handle);
+  if (unchanged && !(stays && to.source == geo.rank)) {
+    ctx.worker.copy(dst, rows.row(0), geo.value_bytes);
+  } else if (!unchanged) {
+    sum_rows(ctx.worker, dst, geo.hidden, rows, geo.values, geo.wire);
+  }
   write_choice_values(ctx, in, rows, dst);
   if (to.source == geo.rank || geo.message != message_shape::per_row) return;
   (void)put(ctx,
@@ -197,12 +165,12 @@ EPT_HOST_DEVICE void return_all(const Context& ctx, const handle_parts& handle, 
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void return_rows(const Context& ctx, const combine_input& in,
-                                 const handle_parts& handle, std::int64_t rows) {
+                                 const handle_parts& handle, std::int64_t rows, bool stays) {
   const share mine = share_of(ctx.worker, rows);
   if (mine.begin == mine.end) return;
   row_cursor cursor(ctx.geo, handle.received, mine.begin);
   for (std::int64_t row = mine.begin; row < mine.end && ctx.ok(); ++row, cursor.next()) {
-    return_row(ctx, in, handle, *cursor);
+    return_row(ctx, in, handle, *cursor, stays);
   }
 }
 
@@ -244,12 +212,12 @@ EPT_HOST_DEVICE void offer(const Context& ctx, const combine_input& in) {
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
-                                  const handle_parts& handle) {
+                                  const handle_parts& handle, bool stays) {
   const geometry& geo = ctx.geo;
   const std::int64_t rows = ctx.ok() ? received_rows(geo, handle.received) : 0;
   const bool readable = rows == 0 || expect_pointer(ctx, in.y, stage::combine_send);
   const bool pull = in.transfer == combine_transfer::pull;
-  if (!pull && readable) return_rows(ctx, in, handle, rows);
+  if (!pull && readable) return_rows(ctx, in, handle, rows, stays);
   if (pull && readable && rows > 0) {
     const auto at =
         static_cast<std::uint64_t>(static_cast<const std::byte*>(in.y) - ctx.view.local());
@@ -270,33 +238,66 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   }
 }
 
+/// What the receive half knows of the send half.
+struct combine_round {
+  std::uint64_t number;  ///< combines before this one
+  std::uint64_t next;    ///< the epoch of the lane's next exchange
+  bool pull;
+  const std::byte* own;  ///< see `own_rows`
+};
+
+/// Raises a mismatch if `peer` offered its rows where this rank counts on a push, or the reverse. A
+/// ready message of this combine is there only if the peer offers.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void expect_transfer(const Context& ctx, const combine_round& round,
+                                     std::int32_t peer) {
+  const auto& ready =
+      *reinterpret_cast<const message_header*>(ctx.view.local() + ctx.geo.ready_zone(peer));
+  const bool offered = ready.stamp == stamp_of(round.number) && ready.config == ctx.geo.config;
+  if (offered == round.pull || ctx.worker.thread() != 0) return;
+  raise(ctx, {.kind = fault_kind::mismatch,
+              .where = stage::combine_recv,
+              .peer = peer,
+              .expected = static_cast<std::uint64_t>(round.pull ? combine_transfer::pull
+                                                                : combine_transfer::push),
+              .seen = static_cast<std::uint64_t>(round.pull ? combine_transfer::push
+                                                            : combine_transfer::pull)});
+}
+
 /// Waits for what the peers return, or offer.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handle, bool pull,
-                                   std::uint64_t next) {
+EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handle,
+                                   const combine_round& round) {
   const geometry& geo = ctx.geo;
   const bool summed = geo.sources == 1;
   awaited what{.signal = geo.combine_signal(0),
                .target = 0,
                .where = stage::combine_recv,
                .peer = -1,
-               .next = next};
+               .next = round.next};
+  const auto owed = [&](std::int32_t peer) -> std::int64_t {
+    return peer == geo.rank ? 0 : round.pull ? 1 : geo.return_messages(handle.sent[peer]);
+  };
   std::int64_t all = 0;
   for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
-    if (peer == geo.rank) continue;
-    const std::int64_t messages = pull ? 1 : geo.return_messages(handle.sent[peer]);
+    const std::int64_t messages = owed(peer);
     all += messages;
     const bool mine =
         static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
     what.peer = peer;
     what.signal = geo.combine_signal(peer);
-    if (!summed && mine) (void)await_due(ctx, ctx.lane.returns_due, what, messages);
+    if (summed || !mine || messages == 0) continue;
+    if (await_due(ctx, ctx.lane.returns_due, what, messages)) expect_transfer(ctx, round, peer);
   }
   what.peer = -1;
   what.signal = geo.combine_signal(0);
   if (summed && ctx.worker.worker() == 0 && ctx.ok()) {
-    (void)await_due(ctx, ctx.lane.returns_due, what, all);
+    const bool came = await_due(ctx, ctx.lane.returns_due, what, all);
+    for (std::int32_t peer = 0; peer < geo.ranks && came; ++peer) {
+      if (owed(peer) > 0) expect_transfer(ctx, round, peer);
+    }
   }
 }
 
@@ -310,21 +311,21 @@ EPT_HOST_DEVICE void gather_choice_values(const Context& ctx, const returned_row
        j += static_cast<std::int32_t>(ctx.worker.threads())) {
     float sum = 0;
     for (std::int32_t i = 0; i < rows.count(); ++i) {
-      const std::byte* row = rows.row(i);
-      if (row != nullptr) sum += reinterpret_cast<const float*>(row + geo.return_values)[j];
+      if (!rows.exists(i)) continue;
+      sum += reinterpret_cast<const float*>(rows.zone_row(i) + geo.return_values)[j];
     }
     out[j] = sum;
   }
 }
 
-/// The receive half. `next`: the epoch of the lane's next exchange.
+/// The receive half.
 EPT_NO_EXEC_CHECK
 template <class View, class W>
 EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const combine_output& out,
-                                     const handle_parts& handle, bool pull, std::uint64_t next) {
+                                     const handle_parts& handle, const combine_round& round) {
   const geometry& geo = ctx.geo;
   const auto& worker = ctx.worker;
-  if (ctx.ok()) await_returns(ctx, handle, pull, next);
+  if (ctx.ok()) await_returns(ctx, handle, round);
   ctx.barrier(stage::combine_recv);
   if (!ctx.ok()) return;
   const std::int64_t tokens = handle.header->tokens;
@@ -336,8 +337,8 @@ EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const com
     std::byte* row = static_cast<std::byte*>(out.out) + at;
     const auto* bias = out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
     const route_entry* routes = handle.routes + t * geo.top_k;
-    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias};
-    if (pull) {
+    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias, round.own};
+    if (round.pull) {
       sum_rows(worker, row, geo.hidden,
                pulled_rows<View>{&ctx.view, &geo, routes, handle.place_base, ready, bias},
                geo.values, geo.values);
@@ -408,11 +409,15 @@ struct combine_call {
     const combine_transfer transfer = send ? in.transfer : parts_of_handle.header->transfer;
     ctx.barrier(stage::combine_send);
     if (exchange) detail::empty_exchange(ctx);
-    if (send) detail::combine_send(ctx, in, parts_of_handle);
+    const std::byte* own = detail::own_rows(ctx, in, parts_of_handle, parts);
+    if (send) detail::combine_send(ctx, in, parts_of_handle, own != nullptr);
     ctx.barrier(stage::combine_recv);
     if (detail::has(parts, call_parts::receive)) {
-      detail::combine_receive(ctx, out, parts_of_handle, transfer == combine_transfer::pull,
-                              ctx.epoch + (exchange ? 1 : 0));
+      const detail::combine_round round{.number = ctx.combines - (send ? 0 : 1),
+                                        .next = ctx.epoch + (exchange ? 1 : 0),
+                                        .pull = transfer == combine_transfer::pull,
+                                        .own = own};
+      detail::combine_receive(ctx, out, parts_of_handle, round);
     }
     detail::leave(ctx, detail::finish_combine{parts, exchange, parts_of_handle.header, transfer});
   }

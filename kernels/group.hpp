@@ -15,6 +15,7 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/fault.hpp>
+#include <eptransport/core/planner.hpp>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
 #include <eptransport/kernels/call.hpp>
@@ -131,6 +132,13 @@ class group {
   [[nodiscard]] const group_sizes& needs() const noexcept { return plan_.sizes; }
   /// Experts of this rank.
   [[nodiscard]] std::int32_t local_experts() const noexcept { return plan_.geo.local_experts; }
+  /// What the planner chose and advises: `reasons_of(plan(), wire_cost_of(T::caps))` says why.
+  [[nodiscard]] const call_plan& plan() const noexcept { return plan_.choice; }
+  /// What `dispatch_mode::automatic` means in this group.
+  [[nodiscard]] dispatch_mode mode() const noexcept {
+    return plan_.choice.best.lands == landing::slotted ? dispatch_mode::slotted
+                                                       : dispatch_mode::counted;
+  }
   /// The message shape in use, and why.
   [[nodiscard]] message_shape message() const noexcept { return plan_.geo.message; }
   [[nodiscard]] const std::string& reason() const noexcept { return plan_.reason; }
@@ -162,7 +170,7 @@ class group {
   [[nodiscard]] bool fits_window(const dispatch_input& in) const;
   [[nodiscard]] result<void> check_combine(const combine_input& in) const;
   [[nodiscard]] result<void> check_output(const dispatch_output& out) const;
-  [[nodiscard]] result<void> run_dispatch(std::int32_t lane, const dispatch_input& in,
+  [[nodiscard]] result<void> run_dispatch(std::int32_t lane, dispatch_input in,
                                           const dispatch_output& out, dispatch_handle handle,
                                           const options& how, call_parts parts);
   [[nodiscard]] result<void> run_combine(std::int32_t lane, const combine_input& in,

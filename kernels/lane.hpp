@@ -307,39 +307,65 @@ EPT_HOST_DEVICE bool send_d(const Context& ctx, std::byte* header, std::uint64_t
   return put(ctx, request, stage::dispatch_send);
 }
 
+/// Tells `peer` that this rank cannot go on, in the D message of `epoch`.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void stop_peer(const Context& ctx, std::uint64_t epoch, std::int32_t peer) {
+  auto* header = reinterpret_cast<message_header*>(
+      ctx.view.local() + ctx.geo.stop + static_cast<std::uint64_t>(peer) * sizeof(message_header));
+  if (ctx.worker.thread() == 0) {
+    const fault_record& fault = ctx.lane.state->fault;
+    const bool relayed = fault.kind == fault_kind::peer_stopped;
+    *header = {.stamp = stamp_of(epoch),
+               .config = ctx.geo.config_of(dispatch_mode::slotted),
+               .stop = relayed ? fault.cause : fault.kind,
+               .culprit = relayed ? fault.culprit : (fault.peer >= 0 ? fault.peer : ctx.geo.rank),
+               .limit = fault.expected,
+               .value = fault.seen};
+  }
+  ctx.worker.sync();
+  (void)send_d(ctx, reinterpret_cast<std::byte*>(header), sizeof(message_header), epoch, peer);
+  ctx.view.submit(ctx.worker, ctx.channel);
+}
+
+/// Waits, if at all, for the D message of `peer` before `epoch`, which proves (INV-3) that the peer
+/// has finished with what a message of `epoch` overwrites.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool may_stop(const Context& ctx, std::uint64_t epoch,
+                                            std::int32_t peer, bool wait) {
+  if (epoch == 0) return true;
+  const std::uint32_t signal = ctx.geo.d_signal(epoch - 1, peer);
+  const std::uint64_t target = d_target(ctx, epoch - 1, peer);
+  const bool there = ctx.worker.thread() == 0 && reached(ctx.view.read_signal(signal), target);
+  if (ctx.worker.any(there)) return true;
+  return wait && ctx.view.wait_signal(ctx.worker, signal, target, ctx.deadline) == op_status::ok;
+}
+
 /// Tells every peer that this rank cannot go on, in the D message that it would send next.
 ///
-/// That message may land in a peer's zone only if the peer has finished with the zone's former
-/// content, which its D message of the epoch before proves (INV-3); other peers find out at their
-/// deadline. Called by the last worker to leave, once per poisoned lane.
+/// First those that may be told at once, then the others as they come; but nobody waits for a peer
+/// after a fault that says that some peer or the wire is gone. Called by the last worker to leave,
+/// once per poisoned lane.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
-  const lane_state& state = *ctx.lane.state;
-  const std::uint64_t epoch = state.announced;
-  for (std::int32_t peer = 0; peer < ctx.geo.ranks; ++peer) {
-    if (peer == ctx.geo.rank) continue;
-    const bool proven =
-        epoch == 0 || (ctx.worker.thread() == 0 &&
-                       reached(ctx.view.read_signal(ctx.geo.d_signal(epoch - 1, peer)),
-                               d_target(ctx, epoch - 1, peer)));
-    if (!ctx.worker.any(proven)) continue;
-    auto* header = reinterpret_cast<message_header*>(ctx.view.local() + ctx.geo.stop +
-                                                     static_cast<std::uint64_t>(peer) *
-                                                         sizeof(message_header));
-    if (ctx.worker.thread() == 0) {
-      const fault_record& fault = state.fault;
-      const bool relayed = fault.kind == fault_kind::peer_stopped;
-      *header = {.stamp = stamp_of(epoch),
-                 .config = ctx.geo.config_of(dispatch_mode::slotted),
-                 .stop = relayed ? fault.cause : fault.kind,
-                 .culprit = relayed ? fault.culprit : (fault.peer >= 0 ? fault.peer : ctx.geo.rank),
-                 .limit = fault.expected,
-                 .value = fault.seen};
+  const std::uint64_t epoch = ctx.lane.state->announced;
+  const fault_kind kind = ctx.lane.state->fault.kind;
+  const bool patient = kind != fault_kind::peer_stopped && kind != fault_kind::expired &&
+                       kind != fault_kind::transport_failed;
+  std::int32_t told = 0;
+  for (const bool wait : {false, true}) {
+    if (wait && (!patient || told + 1 == ctx.geo.ranks)) return;
+    for (std::int32_t peer = 0; peer < ctx.geo.ranks; ++peer) {
+      const auto& before = *reinterpret_cast<const message_header*>(
+          ctx.view.local() + ctx.geo.stop +
+          static_cast<std::uint64_t>(peer) * sizeof(message_header));
+      if (peer == ctx.geo.rank || (wait && before.stamp == stamp_of(epoch))) continue;
+      if (!may_stop(ctx, epoch, peer, wait)) continue;
+      stop_peer(ctx, epoch, peer);
+      ++told;
     }
-    ctx.worker.sync();
-    (void)send_d(ctx, reinterpret_cast<std::byte*>(header), sizeof(message_header), epoch, peer);
-    ctx.view.submit(ctx.worker, ctx.channel);
   }
 }
 

@@ -5,7 +5,11 @@
 
 #include <eptransport/core/capabilities.hpp>
 #include <eptransport/core/config.hpp>
+#include <eptransport/core/cost_model.hpp>
+#include <eptransport/core/planner.hpp>
 #include <eptransport/core/result.hpp>
+#include <eptransport/core/routing_spread.hpp>
+#include <eptransport/core/wire_costs.hpp>
 #include <eptransport/kernels/call.hpp>
 #include <eptransport/kernels/layout.hpp>
 
@@ -26,6 +30,7 @@ struct group_plan {
   std::int64_t width = 0;  ///< of the count matrices
   std::vector<expert_place> placement;
   std::vector<std::int32_t> local_experts;  ///< per rank
+  call_plan choice;                         ///< of the planner, within what the shape fixes
   std::string reason;                       ///< why this message shape, one line
 };
 
@@ -131,33 +136,52 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   }
 }
 
-/// Picks the message shape from the charge: a message that is issued faster than its bytes cross
-/// the wire may be a row of its own; otherwise the rows of a peer share one.
-[[nodiscard]] inline result<message_shape> choose_message(const capabilities& caps,
-                                                          message_shape wanted,
-                                                          std::uint64_t slot_bytes,
-                                                          std::string& reason) {
-  if (wanted == message_shape::direct && caps.peer_reach != reach::always) {
+/// What the group is asked to do, as the cost model sees it: uniform routing, eight ranks a node.
+[[nodiscard]] inline moe_work work_of(const geometry& geo) {
+  const std::int64_t tokens = geo.max_tokens > 0 ? geo.max_tokens : geo.counted_tokens;
+  return {.routed = {.tokens = tokens,
+                     .top_k = geo.top_k < geo.experts ? geo.top_k : geo.experts,
+                     .ranks = geo.ranks,
+                     .nodes = (geo.ranks + 7) / 8,
+                     .experts = geo.experts},
+          .row_bytes = static_cast<std::int64_t>(geo.row_bytes),
+          .scale_bytes = static_cast<std::int64_t>(geo.scale_bytes),
+          .return_bytes = static_cast<std::int64_t>(geo.return_bytes)};
+}
+
+/// Leaves what the caller did not fix to the planner: message shape and mode. What it advises
+/// beyond that (comms, lanes, SMs) is in the plan.
+[[nodiscard]] inline result<void> choose_message(const capabilities& caps, message_shape wanted,
+                                                 group_plan& plan) {
+  geometry& geo = plan.geo;
+  const bool stores = caps.peer_reach == reach::always;
+  if (wanted == message_shape::direct && !stores) {
     return refuse_shape(errc::unsupported,
                         "message_shape::direct needs a wire whose reach is always");
   }
-  if (wanted != message_shape::automatic) {
-    reason = "asked for";
-    return wanted;
+  const bool any = wanted == message_shape::automatic;
+  const plan_limits limits{.direct = any ? stores : wanted == message_shape::direct,
+                           .per_row = any ? !stores : wanted == message_shape::per_row,
+                           .per_peer = any ? !stores : wanted == message_shape::per_peer,
+                           .slotted = geo.max_tokens > 0,
+                           .counted = geo.counted_tokens > 0};
+  const moe_work work = work_of(geo);
+  const wire_cost wire = wire_cost_of(caps);
+  plan.choice = plan_call(work, uniform_spread(work.routed), wire, limits);
+  switch (plan.choice.best.shape) {
+    case traffic_shape::direct:
+      geo.message = message_shape::direct;
+      break;
+    case traffic_shape::per_row:
+      geo.message = message_shape::per_row;
+      break;
+    default:
+      geo.message = message_shape::per_peer;
+      break;
   }
-  if (caps.peer_reach == reach::always) {
-    reason = "direct: load and store reach every peer, rows need no staging";
-    return message_shape::direct;
-  }
-  const double channel = caps.charge.channel_bytes_per_s;
-  const double node = caps.charge.node_bytes_per_s;
-  const double rate = channel <= 0 ? node : node <= 0 || channel < node ? channel : node;
-  const double row_ns = rate > 0 ? static_cast<double>(slot_bytes) / rate * 1e9 : 0;
-  const bool rows = caps.charge.issue_ns <= row_ns;
-  reason = std::string(rows ? "per_row" : "per_peer") + ": issuing a message costs " +
-           std::to_string(static_cast<std::int64_t>(caps.charge.issue_ns)) +
-           " ns, moving one row " + std::to_string(static_cast<std::int64_t>(row_ns)) + " ns";
-  return rows ? message_shape::per_row : message_shape::per_peer;
+  const std::string reasons = reasons_of(plan.choice, wire);
+  plan.reason = any ? reasons.substr(0, reasons.find('\n')) : "asked for";
+  return {};
 }
 
 /// How many units of `unit` bytes fit one message behind `header` bytes; an error if none does.
@@ -375,9 +399,7 @@ struct lane_workspace {
   geo.return_values = shape.return_weights ? values.up(16).value() : 0;
   geo.value_bytes = static_cast<std::uint64_t>(shape.hidden) * bytes_of(shape.values);
   geo.checks = shape.checks;
-  auto message = choose_message(caps, shape.message, geo.slot_bytes, plan.reason);
-  if (!message) return message.error();
-  geo.message = *message;
+  if (auto chosen = choose_message(caps, shape.message, plan); !chosen) return chosen.error();
   const bool packed = geo.message == message_shape::per_peer;
   for (const auto& [count, header, bytes] :
        {std::tuple{&geo.rows_per_message, packed ? sizeof(message_header) : 0, geo.slot_bytes},

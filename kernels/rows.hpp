@@ -10,15 +10,37 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace eptransport {
 
 namespace detail {
 
-/// Eight values in one or two 16-byte accesses.
-template <class Value>
-struct alignas(16) eight {
-  typename Value::storage value[8];
+/// `kPairs` pairs of values that lie at an address which allows 16-byte accesses.
+template <class Value, int kPairs>
+struct alignas(16) tile {
+  typename Value::pair pair[kPairs];
+};
+
+/// The sums of a tile's even and odd columns.
+template <int kPairs>
+struct tile_sum {
+  float even[kPairs];
+  float odd[kPairs];
+
+  EPT_HOST_DEVICE void clear() {
+    for (int e = 0; e < kPairs; ++e) even[e] = odd[e] = 0;
+  }
+};
+
+/// Pairs of columns that a thread sums at once, and how many rows it loads before it adds the
+/// first: a GPU thread keeps loads in flight; a host thread has caches for that, and long loops
+/// vectorise.
+template <class G>
+struct sum_shape {
+  static constexpr bool host = std::is_same_v<typename G::memory, host_memory>;
+  static constexpr int pairs = host ? 32 : 4;
+  static constexpr int ahead = host ? 1 : 4;
 };
 
 /// True if all bits say that 16-byte accesses are allowed.
@@ -26,42 +48,120 @@ struct alignas(16) eight {
   return (bits & 15u) == 0;
 }
 
+/// The first rows of a source, looked up once for all columns. The places are fixed, and every loop
+/// over them unrolls, so that a GPU keeps them in registers.
+template <class Source>
+struct held_rows {
+  static constexpr int most = 8;
+
+  EPT_NO_EXEC_CHECK
+  EPT_HOST_DEVICE explicit held_rows(const Source& source) {
+    EPT_UNROLL
+    for (int i = 0; i < most; ++i) {
+      row[i] = i < source.count() ? source.row(i) : nullptr;
+      weight[i] = Source::weighted && row[i] != nullptr ? source.weight(i) : 1.0F;
+    }
+  }
+
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t addresses() const {
+    std::uint64_t bits = 0;
+    EPT_UNROLL
+    for (int i = 0; i < most; ++i) bits |= reinterpret_cast<std::uintptr_t>(row[i]);
+    return bits;
+  }
+
+  const std::byte* row[most];
+  float weight[most];
+};
+
+/// Adds a tile of a row to sums, or to zero.
+template <class Source, bool kToZero, class Value, class G, int kPairs>
+EPT_HOST_DEVICE void add_tile(const G& g, tile_sum<kPairs>& sum, const tile<Value, kPairs>& in,
+                              float weight) {
+  for (int e = 0; e < kPairs; ++e) {
+    const two_floats v = Value::load_pair(in.pair[e]);
+    const float even = kToZero ? 0.0F : sum.even[e];
+    const float odd = kToZero ? 0.0F : sum.odd[e];
+    sum.even[e] = Source::weighted ? g.multiply_add(even, weight, v.even) : even + v.even;
+    sum.odd[e] = Source::weighted ? g.multiply_add(odd, weight, v.odd) : odd + v.odd;
+  }
+}
+
+/// Sums tile `c` of every row.
+EPT_NO_EXEC_CHECK
+template <class In, int kPairs, class G, class Source>
+EPT_HOST_DEVICE void sum_tiles(const G& g, tile_sum<kPairs>& sum, const Source& source,
+                               const held_rows<Source>& held, std::int64_t c) {
+  using piece = tile<In, kPairs>;
+  constexpr int ahead = sum_shape<G>::ahead;
+  const auto at = [c](const std::byte* row) { return reinterpret_cast<const piece*>(row) + c; };
+  // To clear a host thread's sums would cost as much as to add a row to them.
+  bool clear = sum_shape<G>::host;
+  if (!clear) sum.clear();
+  EPT_UNROLL
+  for (int first = 0; first < held_rows<Source>::most; first += ahead) {
+    piece in[ahead];
+    EPT_UNROLL
+    for (int i = 0; i < ahead; ++i) {
+      if (held.row[first + i] != nullptr) in[i] = *at(held.row[first + i]);
+    }
+    EPT_UNROLL
+    for (int i = 0; i < ahead; ++i) {
+      if (held.row[first + i] == nullptr) continue;
+      if (sum_shape<G>::host && clear) {
+        add_tile<Source, true>(g, sum, in[i], held.weight[first + i]);
+      } else {
+        add_tile<Source, false>(g, sum, in[i], held.weight[first + i]);
+      }
+      clear = false;
+    }
+  }
+  if (sum_shape<G>::host && clear) sum.clear();
+  for (std::int32_t i = held_rows<Source>::most; i < source.count(); ++i) {
+    const std::byte* row = source.row(i);
+    if (row != nullptr) add_tile<Source, false>(g, sum, *at(row), source.weight(i));
+  }
+}
+
 }  // namespace detail
 
 /// Sums rows of `In` in fp32, in the order in which `source` lists them, and rounds once to `Out`.
 ///
-/// `Source` is a small value: `count()`, `row(i)` (null = skip), `weight(i)` and `bias()` (a row of
-/// `Out` that is added last, or null). With no row the result is the bias, or 0.
+/// `Source` is a small value: `count()`, `row(i)` (null = skip), `weight(i)`, which matters if
+/// `weighted`, and `bias()` (a row of `Out` that is added last, or null). With no row the result is
+/// the bias, or 0.
 ///
 /// @par Threads  The group calls together; `g.sync()` before others read `dst`.
 EPT_NO_EXEC_CHECK
 template <class In, class Out, class G, class Source>
 EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
                               const Source& source) {
+  constexpr int pairs = detail::sum_shape<G>::pairs;
+  using out_tile = detail::tile<Out, pairs>;
+  const detail::held_rows<Source> held(source);
   std::uint64_t addresses =
       reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(source.bias());
-  for (std::int32_t i = 0; i < source.count(); ++i) {
+  addresses |= held.addresses();
+  for (std::int32_t i = detail::held_rows<Source>::most; i < source.count(); ++i) {
     addresses |= reinterpret_cast<std::uintptr_t>(source.row(i));
   }
-  const std::int64_t wide = detail::aligned16(addresses) ? hidden / 8 : 0;
+  const std::int64_t wide = detail::aligned16(addresses) ? hidden / (2 * pairs) : 0;
   for (std::int64_t c = g.thread(); c < wide; c += g.threads()) {
-    float sum[8] = {};
-    for (std::int32_t i = 0; i < source.count(); ++i) {
-      const std::byte* row = source.row(i);
-      if (row == nullptr) continue;
-      const detail::eight<In> in = reinterpret_cast<const detail::eight<In>*>(row)[c];
-      const float weight = source.weight(i);
-      for (int e = 0; e < 8; ++e) sum[e] = g.multiply_add(sum[e], weight, In::load(in.value[e]));
-    }
+    detail::tile_sum<pairs> sum;
+    detail::sum_tiles<In>(g, sum, source, held, c);
     if (source.bias() != nullptr) {
-      const detail::eight<Out> bias = reinterpret_cast<const detail::eight<Out>*>(source.bias())[c];
-      for (int e = 0; e < 8; ++e) sum[e] += Out::load(bias.value[e]);
+      const out_tile bias = reinterpret_cast<const out_tile*>(source.bias())[c];
+      for (int e = 0; e < pairs; ++e) {
+        const two_floats v = Out::load_pair(bias.pair[e]);
+        sum.even[e] += v.even;
+        sum.odd[e] += v.odd;
+      }
     }
-    detail::eight<Out> out;
-    for (int e = 0; e < 8; ++e) out.value[e] = Out::store(sum[e]);
-    reinterpret_cast<detail::eight<Out>*>(dst)[c] = out;
+    out_tile out;
+    for (int e = 0; e < pairs; ++e) out.pair[e] = Out::store_pair({sum.even[e], sum.odd[e]});
+    reinterpret_cast<out_tile*>(dst)[c] = out;
   }
-  for (std::int64_t c = wide * 8 + g.thread(); c < hidden; c += g.threads()) {
+  for (std::int64_t c = wide * 2 * pairs + g.thread(); c < hidden; c += g.threads()) {
     float sum = 0;
     for (std::int32_t i = 0; i < source.count(); ++i) {
       const std::byte* row = source.row(i);

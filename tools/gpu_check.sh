@@ -61,7 +61,7 @@ step() {
     echo "----"
   fi
   note=$(grep -E -- "$pattern" "$log/out" | tail -n 1 | cut -c1-90)
-  summary+=("$(printf '%-34s %-14s %4d s  %s' "$name" "$verdict" $((SECONDS - started)) "$note")")
+  summary+=("$(printf '%-44s %-14s %4d s  %s' "$name" "$verdict" $((SECONDS - started)) "$note")")
 }
 
 wanted() { case ",$only," in *",$1,"*) return 0 ;; *) return 1 ;; esac; }
@@ -91,23 +91,51 @@ if wanted tests; then
   step "cuda_tests" 240 '^\[  PASSED|FAILED TEST' "$tests" --gtest_brief=1
 fi
 
+# bench NAME ARGUMENTS..: one line of the table, all wires unless the arguments say otherwise.
+bench() {
+  local name=$1
+  shift
+  step "ep_bench $name" 90 '^(efa-proxy|nvlink) .*(yes|NO)' \
+    "$bench" --exec cuda --wire all --ranks 8 --topk 8 --experts "$experts" \
+    --routing "trace:$traces/$trace" "$@"
+}
+
+# must_fail NAME PATTERN COMMAND..: the negative control; a check that finds nothing is no check.
+must_fail() {
+  local name=$1 pattern=$2
+  shift 2
+  # shellcheck disable=SC2016  # expanded by the inner shell
+  step "$name" 60 "$pattern" bash -c \
+    'pattern=$1; shift; "$@" && exit 9; [ $? -eq 1 ] && "$@" 2>&1 | grep -E -- "$pattern"' \
+    _ "$pattern" "$@"
+}
+
 bench_lines=()
 if wanted bench; then
   for model in "moe_e256_k8 256" "moe_e64_k8 64"; do
     read -r trace experts <<<"$model"
-    for layout in rank_major expert_major padded in_place; do
-      # The wires choose their shape: nvlink direct, ib-gpu and efa-gpu per_row, efa-proxy per_peer.
-      step "ep_bench $trace $layout" 90 '^(efa-proxy|nvlink) .*(yes|NO)' \
-        "$bench" --exec cuda --wire all --ranks 8 --tokens 128 --hidden 7168 --topk 8 \
-        --experts "$experts" --layout "$layout" --iterations 8 --routing "trace:$traces/$trace"
-      while IFS= read -r line; do bench_lines+=("$trace $layout $line"); done \
-        < <(grep 'cuda events' "$log/out" | grep -v 'multiprocessors')
+    # The wires choose their shape: nvlink direct, ib-gpu and efa-gpu per_row, efa-proxy per_peer.
+    for mode in slotted counted; do
+      for layout in rank_major expert_major padded in_place; do
+        bench "$trace $mode $layout" --mode "$mode" --layout "$layout" \
+          --tokens 128 --hidden 7168 --iterations 3
+        while IFS= read -r line; do bench_lines+=("$trace $mode $layout $line"); done \
+          < <(grep 'cuda events' "$log/out" | grep -v 'multiprocessors')
+      done
     done
+    small=(--tokens 64 --hidden 2880 --iterations 3)
+    bench "$trace fp8 expert_major" "${small[@]}" --format fp8 --layout expert_major
+    bench "$trace fp8-ue8m0 counted padded" "${small[@]}" --format fp8-ue8m0 --mode counted \
+      --layout padded
+    bench "$trace opaque fp8 in_place" "${small[@]}" --format opaque:2880:92 --layout in_place
+    bench "$trace fp16, fp32 on the wire" "${small[@]}" --values fp16 --returns fp32 \
+      --mode counted --layout expert_major
+    bench "$trace fp32 at the caller's place" "${small[@]}" --values fp32 \
+      --format opaque:11520 --mode counted --landing caller
+    bench "$trace pull" "${small[@]}" --mode counted --wire nvlink --transfer pull
   done
-  step "ep_bench opaque fp8 expert_major" 90 '^efa-proxy .*(yes|NO)' \
-    "$bench" --exec cuda --wire all --ranks 8 --tokens 128 --hidden 7168 \
-    --format opaque:7168:224 --layout expert_major \
-    --iterations 8
+  must_fail "ep_bench notices damage" 'combined token' "$bench" --exec cuda --wire nvlink \
+    --ranks 2 --tokens 4 --hidden 64 --topk 2 --experts 8 --iterations 1 --tamper
 fi
 
 small_bench=("$bench" --exec cuda --wire all --ranks 4 --tokens 8 --hidden 512 --topk 4
@@ -115,19 +143,24 @@ small_bench=("$bench" --exec cuda --wire all --ranks 4 --tokens 8 --hidden 512 -
 groups='Shapes/CudaGroup.Dispatch*/2ranks_*:Shapes/CudaGroup.Summed*/5ranks_*_expert_major'
 workers='Shapes/CudaWorker.*/3blocks5warps'
 faults='CudaFault/*.TooMany*:CudaFault/*.AnOutput*'
+# Counted and slotted calls in every layout, in-kernel FP8, scales by column, push and pull.
+matrix='Traces/CudaMatrix*/moe_e64_k8_2ranks_*_fp8_columns'
 if wanted memcheck; then
   wire='CudaExecutor.A*:CudaLoopback/nvlink.Every*'
   sanitize "memcheck: workers, groups, faults" memcheck "$tests" --gtest_brief=1 \
     "--gtest_filter=CudaWarp.*Long*:$wire:$workers:$groups:$faults"
   sanitize "memcheck: ep_bench" memcheck "${small_bench[@]}"
+  sanitize "memcheck: modes, layouts, FP8" memcheck "$tests" --gtest_brief=1 \
+    "--gtest_filter=$matrix"
 fi
 if wanted synccheck; then
   sanitize "synccheck: workers, groups, faults" synccheck "$tests" --gtest_brief=1 \
     "--gtest_filter=CudaWarp.Sums*:$workers:$groups:$faults"
 fi
 if wanted racecheck; then
+  counted=${matrix/ranks_/ranks_counted_}
   sanitize "racecheck: shared memory" racecheck "$tests" --gtest_brief=1 \
-    "--gtest_filter=CudaGathering.Ranks*:Shapes/CudaGroup.Dispatch*/2ranks_*_expert_major"
+    "--gtest_filter=CudaGathering.Ranks*:Shapes/CudaGroup.Dispatch*/2ranks_*_expert_major:$counted"
 fi
 if wanted sass; then
   step "machine code" 60 'non-coherent' bash -c 'machine_code "$@"' _ "$tests" "$log"

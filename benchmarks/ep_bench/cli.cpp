@@ -222,6 +222,8 @@ std::string help() {
   }
   text +=
       "  --memcpy-baseline               free, with memcpy of as many bytes by the same threads\n"
+      "  --tamper                        damages one combined value before it is checked: status "
+      "1\n"
       "  --quiet                         no progress and no table\n"
       "  --help                          this text\n\n"
       "routing\n";
@@ -276,6 +278,12 @@ parsed complete(options asked) {
   return {.asked = std::move(asked), .status = exit_ok, .message = {}};
 }
 
+/// The negative control: what the check says of it must be "wrong".
+void flip_a_bit(const support::tamper_point& at) {
+  const bool here = at.rank == 0 && at.iteration == 0 && std::string(at.call) == "combine";
+  if (here && !at.out.empty()) at.out.front() ^= 1U;
+}
+
 options defaults() {
   options asked;
   asked.wires = support::wires();
@@ -318,6 +326,10 @@ parsed parse(int count, const char* const* arguments) {
       return {.asked = {}, .status = exit_ok, .message = help()};
     if (name == "--quiet") {
       asked.quiet = true;
+      continue;
+    }
+    if (name == "--tamper") {
+      asked.config.tamper = flip_a_bit;
       continue;
     }
     if (name == "--memcpy-baseline") {

@@ -40,7 +40,7 @@ int execute(const options& asked, std::vector<measurement>& rows) {
     return exit_refused;
   }
 #if defined(EPT_BENCH_CUDA)
-  if (asked.exec == execution::cuda) return run_cuda(asked, *routes, rows);
+  if (asked.exec == execution::cuda) return run_cuda(asked, rows);
 #endif
   run_cpu(asked, rows);
   return exit_ok;

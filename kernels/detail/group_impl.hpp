@@ -361,9 +361,10 @@ result<void> group<T>::run(std::int32_t lane, const Call& call, const options& h
 }
 
 template <Transport T>
-result<void> group<T>::run_dispatch(std::int32_t lane, const dispatch_input& in,
+result<void> group<T>::run_dispatch(std::int32_t lane, dispatch_input in,
                                     const dispatch_output& out, dispatch_handle handle,
                                     const options& how, call_parts parts) {
+  if (in.mode == dispatch_mode::automatic) in.mode = mode();
   if (lane < 0 || static_cast<std::size_t>(lane) >= lanes_.size()) return check_call(lane, handle);
   const auto check = [&]() -> result<void> {
     if (auto call = check_call(lane, handle); !call) return call;

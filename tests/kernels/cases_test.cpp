@@ -2,7 +2,7 @@
 /// @file
 /// @brief The cases that users of such libraries have met: odd counts, shapes and schedules.
 ///
-/// tests/README.md lists each case and its test.
+/// tests/README.md lists each case and its test. Part of kernel_tests and of cuda_tests.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/runner.hpp"
+#include "support/run_case.hpp"
 
 namespace eptransport::support {
 namespace {
@@ -38,7 +38,7 @@ run_config tiny(int ranks, std::vector<std::int64_t> tokens, dispatch_mode mode)
 void expect_verified(run_config config) {
   for (const char* wire : {"nvlink", "efa-proxy"}) {
     config.wire = wire;
-    const run_result result = run(config);
+    const run_result result = run_case(config);
     EXPECT_TRUE(result.verified) << wire << ", "
                                  << (config.mode == dispatch_mode::counted ? "counted: "
                                                                            : "slotted: ")
@@ -102,7 +102,7 @@ TEST(Tokens, AllOfAllRanksForOneExpertArriveOrAreRefusedByName) {
     expect_verified(config);
     config.landing_rows = {199, 200, 200, 200};  // one less than rank 0 needs
     config.wire = "efa-proxy";
-    const run_result result = run(config);
+    const run_result result = run_case(config);
     EXPECT_TRUE(result.verified) << result.why();
     for (const rank_report& rank : result.ranks) {
       EXPECT_TRUE(rank.overflowed);
@@ -174,7 +174,7 @@ TEST(Choices, TwoExpertsOfOneRankShareOneRowOnTheWire) {
   config.placement = {1, 1, 1, 1};
   for (const dispatch_mode mode : both_modes) {
     config.mode = mode;
-    const run_result result = run(config);
+    const run_result result = run_case(config);
     ASSERT_TRUE(result.verified) << result.why();
     // Per call: the D message, one put per token, and if counted one for what goes with the rows.
     const std::uint64_t each = mode == dispatch_mode::counted ? 12 : 11;

@@ -289,6 +289,40 @@ TEST(Counted, PullAndPushGiveTheSameBits) {
   });
 }
 
+TEST(Counted, OneRankThatPullsWhileAnotherPushesIsNamed) {
+  for (const signal_words words : {signal_words::per_source, signal_words::summed}) {
+    group_shape shape = counted_shape();
+    shape.signals = words;
+    std::atomic<int> named = 0;
+    on_ranks<profiles::nvlink>(shape, {.ranks = 2}, [&](const auto& self) {
+      guarded_memory handle = self.handle_memory();
+      tokens t;
+      t.count = 3;
+      t.x.assign(3 * 20, float_to_bf16(1));
+      t.index = {0, 6, -1, 0, 6, -1, 0, 6, -1};  // the first and the last expert: both ranks
+      t.weight.assign(9, 1);
+      dispatch_input in = self.input(t);
+      in.mode = dispatch_mode::counted;
+      ASSERT_TRUE(self.calls.dispatch(0, in, {}, handle_of(handle)));
+      guarded_memory out(3 * 40);
+      const auto transfer = self.rank == 0 ? combine_transfer::pull : combine_transfer::push;
+      const auto done =
+          self.calls.combine(0, {.y = self.calls.counted_rows(0), .transfer = transfer},
+                             {.out = out.data()}, handle_of(handle));
+      ASSERT_FALSE(done);
+      const fault_record fault = self.calls.fault(0);
+      EXPECT_EQ(fault.peer, 1 - self.rank) << done.error().message();
+      EXPECT_TRUE(fault.kind == fault_kind::mismatch || fault.kind == fault_kind::peer_stopped)
+          << done.error().message();
+      if (fault.kind == fault_kind::mismatch) ++named;
+      EXPECT_TRUE(fault.kind != fault_kind::mismatch ||
+                  done.error().message().find("one by pull") != std::string::npos)
+          << done.error().message();
+    });
+    EXPECT_GE(named.load(), 1);
+  }
+}
+
 TEST(Counted, PullNeedsReachAndAWindow) {
   on_ranks<profiles::efa_proxy>(counted_shape(), {.ranks = 1}, [&](const auto& self) {
     guarded_memory handle = self.handle_memory();

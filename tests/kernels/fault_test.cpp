@@ -97,6 +97,45 @@ TEST(Fault, RefusedArgumentsStopTheOthersToo) {
   }
 }
 
+TEST(Fault, ARefusalThatComesBeforeThePeersMessagesStillReachesThem) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    outcomes seen(3);
+    std::atomic<bool> quick = true;
+    on_ranks<proxy_wire>(small_shape(), {.ranks = 3, .order = delivery::shuffled, .seed = seed},
+                         [&](const auto& self) {
+                           std::mt19937_64 random(static_cast<std::uint64_t>(self.rank) + seed);
+                           guarded_memory handle = self.handle_memory();
+                           tokens t = self.draw(random, 5);
+                           for (std::size_t c = 0; c < t.index.size(); ++c) {
+                             t.index[c] = static_cast<std::int64_t>(c % 3) * 3;  // every rank
+                             t.weight[c] = 1;
+                           }
+                           guarded_memory rows(self.worst_rows() * 40);
+                           guarded_memory out(5 * 40);
+                           const std::uint64_t start = self.transport.view().now_ns();
+                           auto done =
+                               self.calls.dispatch_send(0, self.input(t), handle_of(handle));
+                           ASSERT_TRUE(done) << done.error().message();
+                           dispatch_output to{.rows = rows.data()};
+                           if (self.rank == 1) to.alignment = 0;
+                           done = self.calls.dispatch_recv(0, to, handle_of(handle));
+                           if (done) {
+                             done = self.calls.combine(0, {.y = rows.data()}, {.out = out.data()},
+                                                       handle_of(handle));
+                           }
+                           if (self.transport.view().now_ns() - start > 900'000'000) quick = false;
+                           seen.set(self.rank, done, self.calls.fault(0));
+                         });
+    EXPECT_TRUE(quick) << "somebody waited for its deadline, seed " << seed;
+    EXPECT_EQ(seen.of(1).why.code, errc::invalid_argument) << seen.of(1).why.message();
+    for (const int rank : {0, 2}) {
+      EXPECT_EQ(seen.of(rank).fault.kind, fault_kind::peer_stopped)
+          << "seed " << seed << ": " << seen.of(rank).why.message();
+      EXPECT_EQ(seen.of(rank).fault.culprit, 1);
+    }
+  }
+}
+
 TEST(Fault, TheDeviceKnowsWhetherNullPointersMatter) {
   for (const std::int64_t count : {0, 3}) {
     on_ranks<proxy_wire>(small_shape(), {.ranks = 2}, [&](const auto& self) {

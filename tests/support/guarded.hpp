@@ -11,6 +11,8 @@
 #include <span>
 #include <string>
 
+#include "support/twins.hpp"
+
 namespace eptransport::support {
 
 /// Patterns that no correct result consists of: stale-looking bytes, and NaN in bf16, fp32 and fp8;
@@ -34,14 +36,24 @@ template <class T>
 class guarded {
  public:
   guarded() = default;
-  explicit guarded(std::uint64_t count, std::uint64_t skew = 0)
-      : count_(count), skew_(skew), memory_(allocate(total())) {
+  /// @param twins  where it lies and has its twin; null: on the heap, for all
+  explicit guarded(std::uint64_t count, std::uint64_t skew = 0, memory_twins* twins = nullptr,
+                   twin_use use = twin_use::call)
+      : count_(count), skew_(skew) {
+    if (twins == nullptr) {
+      kernel_ = allocate(total());
+      memory_ = pointer(kernel_);
+    } else {
+      const memory_twins::twin taken = twins->take(total(), use);
+      kernel_ = taken.kernel;
+      memory_ = pointer(taken.host, leave{});
+    }
     std::memset(memory_.get(), canary, total());
   }
 
-  [[nodiscard]] T* data() const noexcept {
-    return memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_.get() + zone + skew_);
-  }
+  [[nodiscard]] T* data() const noexcept { return at(memory_.get()); }
+  /// Its address for kernels.
+  [[nodiscard]] T* kernel() const noexcept { return at(kernel_); }
   [[nodiscard]] std::uint64_t size() const noexcept { return count_; }
   [[nodiscard]] T& operator[](std::uint64_t i) const noexcept { return data()[i]; }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept {
@@ -68,13 +80,22 @@ class guarded {
   static constexpr std::uint64_t zone = 256;
   static constexpr int canary = 0xC3;
 
+  struct leave {};  ///< its memory belongs to the twins
   struct free_aligned {
-    void operator()(std::byte* p) const noexcept { ::operator delete(p, std::align_val_t{256}); }
+    free_aligned() = default;
+    free_aligned(leave) noexcept : owned(false) {}
+    void operator()(std::byte* p) const noexcept {
+      if (owned) ::operator delete(p, std::align_val_t{256});
+    }
+    bool owned = true;
   };
   using pointer = std::unique_ptr<std::byte, free_aligned>;
 
-  [[nodiscard]] static pointer allocate(std::uint64_t bytes) {
-    return pointer(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{256})));
+  [[nodiscard]] static std::byte* allocate(std::uint64_t bytes) {
+    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{256}));
+  }
+  [[nodiscard]] T* at(std::byte* start) const noexcept {
+    return start == nullptr ? nullptr : reinterpret_cast<T*>(start + zone + skew_);
   }
   [[nodiscard]] std::uint64_t total() const noexcept {
     return zone + skew_ + count_ * sizeof(T) + zone;
@@ -82,6 +103,7 @@ class guarded {
 
   std::uint64_t count_ = 0;
   std::uint64_t skew_ = 0;
+  std::byte* kernel_ = nullptr;
   pointer memory_;
 };
 
@@ -103,6 +125,8 @@ class guarded_part {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept {
     return all_.subspan(begin_, end_ - begin_);
   }
+  /// With the canaries.
+  [[nodiscard]] std::span<std::byte> all() const noexcept { return all_; }
 
   /// Where a canary was hit; empty if nowhere.
   [[nodiscard]] std::string damage(const std::string& name) const {

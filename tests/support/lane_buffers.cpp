@@ -45,14 +45,15 @@ window_layout window_layout_of(const run_config& config, const problem& p) {
 }
 
 lane_buffers::lane_buffers(const run_config& config, const problem& p, int local_experts,
-                           std::uint64_t handle_bytes, const lane_window& window)
+                           std::uint64_t handle_bytes, const lane_window& window,
+                           memory_twins* twins)
     : config_(config),
       problem_(p),
       local_experts_(static_cast<std::uint64_t>(local_experts)),
       window_(window),
+      twins_(twins),
       layout_(window_layout_of(config, p)),
-      token_count_(1),
-      handle_(handle_bytes) {
+      handle_(handle_bytes, 0, twins, twin_use::run) {
   if (layout_.y == 0) return;
   const std::uint64_t bytes = static_cast<std::uint64_t>(p.counted_rows + 1) * value_bytes(p);
   std::byte* start = window_.start + window_.mine + layout_.landing;
@@ -62,12 +63,13 @@ lane_buffers::lane_buffers(const run_config& config, const problem& p, int local
 void lane_buffers::prepare(const rank_input& own, const expected_dispatch& expected,
                            call_plan plan) {
   plan_ = std::move(plan);
+  if (twins_ != nullptr) twins_->recycle();
   tokens_ = own.tokens;
+  renew(token_count_, 1);
   token_count_[0] = own.tokens;
   copy_inputs(own);
-  out_ = guarded<std::byte>(static_cast<std::uint64_t>(own.tokens) * value_bytes(problem_),
-                            config_.skew);
-  choice_out_ = guarded<float>(returns_choices() ? own.index.size() : 0);
+  renew(out_, static_cast<std::uint64_t>(own.tokens) * value_bytes(problem_), config_.skew);
+  renew(choice_out_, returns_choices() ? own.index.size() : 0);
   if (counted() && config_.landing) {
     const std::uint64_t place =
         (plan_.kind + 5 * static_cast<std::uint64_t>(plan_.rank)) % landing_places;
@@ -82,20 +84,20 @@ void lane_buffers::prepare(const rank_input& own, const expected_dispatch& expec
 void lane_buffers::copy_inputs(const rank_input& own) {
   const bool raw = problem_.quantise != quantisation::none;
   const std::vector<std::byte>& x = raw ? own.raw : own.x;
-  x_ = guarded<std::byte>(x.size(), config_.skew);
-  scales_ = guarded<std::byte>(raw ? 0 : own.scales.size(), config_.skew);
-  weight_ = guarded<float>(own.weight.size());
-  bias_ = guarded<std::byte>(plan_.bias.size(), config_.skew);
+  renew(x_, x.size(), config_.skew);
+  renew(scales_, raw ? 0 : own.scales.size(), config_.skew);
+  renew(weight_, own.weight.size());
+  renew(bias_, plan_.bias.size(), config_.skew);
   copy_into(x_, x.data());
   copy_into(scales_, own.scales.data());
   copy_into(weight_, own.weight.data());
   copy_into(bias_, plan_.bias.data());
   if (config_.indices == index_type::int64) {
-    wide_index_ = guarded<std::int64_t>(own.index.size());
+    renew(wide_index_, own.index.size());
     copy_into(wide_index_, own.index.data());
     return;
   }
-  narrow_index_ = guarded<std::int32_t>(own.index.size());
+  renew(narrow_index_, own.index.size());
   for (std::size_t i = 0; i < own.index.size(); ++i) {
     narrow_index_[i] = static_cast<std::int32_t>(own.index[i]);
   }
@@ -116,8 +118,7 @@ void lane_buffers::make_room(const expected_dispatch& expected) {
     room = most_rows(problem_) * copies + (padded ? 0 : local * (config_.alignment - 1));
   }
   const auto count = static_cast<std::uint64_t>(padded ? room * local : room);
-  rows_ =
-      guarded<std::byte>(in_place() || rows_stay() ? 0 : count * problem_.row_bytes, config_.skew);
+  renew(rows_, in_place() || rows_stay() ? 0 : count * problem_.row_bytes, config_.skew);
   scale_stride_ = 0;
   scaled_rows_ = static_cast<std::uint64_t>(room);
   std::uint64_t scale_rows = scales_wanted() ? count : 0;
@@ -130,30 +131,30 @@ void lane_buffers::make_room(const expected_dispatch& expected) {
                      : static_cast<std::uint64_t>(scale_stride_) * (padded ? local_experts_ : 1);
     skew = skew / 4 * 4;
   }
-  out_scales_ = guarded<std::byte>(scale_rows * problem_.scale_bytes, skew);
-  y_ = guarded<std::byte>(pulls() ? 0 : count * value_bytes(problem_), config_.skew);
+  renew(out_scales_, scale_rows * problem_.scale_bytes, skew);
+  renew(y_, pulls() ? 0 : count * value_bytes(problem_), config_.skew);
   const auto per_row =
       is_per_expert(config_.layout) ? 1 : static_cast<std::uint64_t>(problem_.top_k);
-  choice_in_ = guarded<float>(returns_choices() ? count * per_row : 0);
-  row_offset_ = guarded<std::uint64_t>(in_place() ? count : 0);
+  renew(choice_in_, returns_choices() ? count * per_row : 0);
+  renew(row_offset_, in_place() ? count : 0);
   if (config_.metadata) make_metadata(count);
 }
 
 void lane_buffers::make_metadata(std::uint64_t count) {
   const auto choices = count * static_cast<std::uint64_t>(problem_.top_k);
-  total_ = guarded<std::int64_t>(1);
-  dropped_ = guarded<std::int64_t>(1);
-  expert_count_ = guarded<std::int64_t>(local_experts_);
-  host_counts_ = guarded<std::int64_t>(1 + local_experts_);
-  source_rank_ = guarded<std::int32_t>(count);
-  source_token_ = guarded<std::int64_t>(count);
+  renew(total_, 1);
+  renew(dropped_, 1);
+  renew(expert_count_, local_experts_);
+  renew(host_counts_, 1 + local_experts_, 0, twin_use::shared);
+  renew(source_rank_, count);
+  renew(source_token_, count);
   if (is_per_expert(config_.layout)) {
-    expert_offset_ = guarded<std::int64_t>(local_experts_);
-    row_weight_ = guarded<float>(count);
-    if (config_.layout != output_layout::padded) row_expert_ = guarded<std::int32_t>(count);
+    renew(expert_offset_, local_experts_);
+    renew(row_weight_, count);
+    if (config_.layout != output_layout::padded) renew(row_expert_, count);
   } else {
-    topk_index_ = guarded<std::int32_t>(choices);
-    topk_weight_ = guarded<float>(choices);
+    renew(topk_index_, choices);
+    renew(topk_weight_, choices);
   }
 }
 
@@ -212,6 +213,23 @@ std::span<const std::byte> lane_buffers::scales() const {
   return gathered_scales_;
 }
 
+void lane_buffers::push() {
+  if (twins_ == nullptr) return;
+  twins_->push();
+  twins_->push(landing_.all());
+  if (counted() && !config_.landing) twins_->push(landing());
+  twins_->push(pulled_y_.all());
+}
+
+void lane_buffers::pull() {
+  if (twins_ == nullptr) return;
+  twins_->pull();
+  twins_->pull(landing_.all());
+  if (counted() && !config_.landing) twins_->pull(landing());
+  twins_->pull(pulled_y_.all());
+  if (in_place() && !counted()) twins_->pull(window_.slotted_rows);
+}
+
 dispatch_input lane_buffers::input() const {
   const bool wide = config_.indices == index_type::int64;
   const bool cached = plan_.cached;
@@ -222,50 +240,50 @@ dispatch_input lane_buffers::input() const {
   if (counted() && !config_.landing_rows.empty()) in.landing_rows = plan_.room;
   in.cached = cached;
   if (tokens_ == 0 && !cached && !config_.device_tokens) return in;  // pointers may be null
-  in.x = x_.data();
-  in.scales = scales_.size() == 0 ? nullptr : scales_.data();
-  in.topk_index = wide ? static_cast<const void*>(wide_index_.data())
-                       : static_cast<const void*>(narrow_index_.data());
-  in.topk_weight = config_.null_weights ? nullptr : weight_.data();
+  in.x = x_.kernel();
+  in.scales = scales_.size() == 0 ? nullptr : scales_.kernel();
+  in.topk_index = wide ? static_cast<const void*>(wide_index_.kernel())
+                       : static_cast<const void*>(narrow_index_.kernel());
+  in.topk_weight = config_.null_weights ? nullptr : weight_.kernel();
   in.tokens = config_.device_tokens || cached ? 0 : tokens_;
-  in.device_tokens = config_.device_tokens && !cached ? token_count_.data() : nullptr;
+  in.device_tokens = config_.device_tokens && !cached ? token_count_.kernel() : nullptr;
   return in;
 }
 
 dispatch_output lane_buffers::output() const {
-  void* rows = in_place() ? nullptr : rows_.data();
-  if (rows_stay()) rows = plan_.kind % 2 == 0 ? nullptr : landing().data();
+  void* rows = in_place() ? nullptr : rows_.kernel();
+  if (rows_stay()) rows = plan_.kind % 2 == 0 ? nullptr : for_kernels(landing().data());
   return {.layout = config_.layout,
           .rows = rows,
-          .scales = scales_wanted() ? out_scales_.data() : nullptr,
+          .scales = scales_wanted() ? out_scales_.kernel() : nullptr,
           .scale_stride = scale_stride_,
           .capacity = capacity_,
           .alignment = config_.alignment,
-          .total = total_.data(),
-          .expert_count = expert_count_.data(),
-          .expert_offset = expert_offset_.data(),
-          .row_expert = row_expert_.data(),
-          .row_weight = row_weight_.data(),
-          .topk_index = topk_index_.data(),
-          .topk_weight = topk_weight_.data(),
-          .source_rank = source_rank_.data(),
-          .source_token = source_token_.data(),
-          .row_offset = in_place() ? row_offset_.data() : nullptr,
-          .dropped = dropped_.data(),
-          .host_counts = host_counts_.data()};
+          .total = total_.kernel(),
+          .expert_count = expert_count_.kernel(),
+          .expert_offset = expert_offset_.kernel(),
+          .row_expert = row_expert_.kernel(),
+          .row_weight = row_weight_.kernel(),
+          .topk_index = topk_index_.kernel(),
+          .topk_weight = topk_weight_.kernel(),
+          .source_rank = source_rank_.kernel(),
+          .source_token = source_token_.kernel(),
+          .row_offset = in_place() ? row_offset_.kernel() : nullptr,
+          .dropped = dropped_.kernel(),
+          .host_counts = host_counts_.kernel()};
 }
 
 combine_input lane_buffers::experts_output() const {
-  return {.y = y().data(),
+  return {.y = pulls() ? for_kernels(y().data()) : y_.kernel(),
           .weights = is_per_expert(config_.layout) ? config_.weights : weighting::none,
-          .choice_value = returns_choices() ? choice_in_.data() : nullptr,
+          .choice_value = returns_choices() ? choice_in_.kernel() : nullptr,
           .transfer = pulls() ? combine_transfer::pull : combine_transfer::push};
 }
 
 combine_output lane_buffers::combined() const {
-  return {.out = out_.data(),
-          .bias = config_.bias ? bias_.data() : nullptr,
-          .choice_value = returns_choices() ? choice_out_.data() : nullptr};
+  return {.out = out_.kernel(),
+          .bias = config_.bias ? bias_.kernel() : nullptr,
+          .choice_value = returns_choices() ? choice_out_.kernel() : nullptr};
 }
 
 /// Column-major scales, row by row; what lies between the rows and the columns' end is untouched.

@@ -15,6 +15,7 @@
 #include "support/oracle.hpp"
 #include "support/received.hpp"
 #include "support/runner.hpp"
+#include "support/twins.hpp"
 
 namespace eptransport::support {
 
@@ -27,11 +28,13 @@ struct window_layout {
 };
 [[nodiscard]] window_layout window_layout_of(const run_config& config, const problem& p);
 
-/// Where one lane's parts of the window are.
+/// Where one lane's parts of the window are, as the host sees them.
 struct lane_window {
-  std::byte* start = nullptr;     ///< of the window
-  std::byte* own_rows = nullptr;  ///< the lane's own counted zone
-  std::uint64_t mine = 0;         ///< offset of the `window_layout` part
+  std::byte* start = nullptr;           ///< of the window
+  std::byte* kernel = nullptr;          ///< the same byte, as kernels see it
+  std::byte* own_rows = nullptr;        ///< the lane's own counted zone
+  std::span<std::byte> slotted_rows{};  ///< the lane's landing zones of slotted rows
+  std::uint64_t mine = 0;               ///< offset of the `window_layout` part
 };
 
 /// How one call of the lane goes.
@@ -47,8 +50,9 @@ struct call_plan {
 /// Inputs, outputs and handle of one call.
 class lane_buffers {
  public:
+  /// @param twins  of this lane alone, if kernels use another memory than the host; or null
   lane_buffers(const run_config& config, const problem& p, int local_experts,
-               std::uint64_t handle_bytes, const lane_window& window);
+               std::uint64_t handle_bytes, const lane_window& window, memory_twins* twins);
 
   /// New inputs of this rank and room for what it will receive; everything else is poisoned, but
   /// the handle of a cached call and a y that peers may still pull.
@@ -58,7 +62,12 @@ class lane_buffers {
   [[nodiscard]] dispatch_output output() const;
   [[nodiscard]] combine_input experts_output() const;
   [[nodiscard]] combine_output combined() const;
-  [[nodiscard]] dispatch_handle handle() const { return {handle_.data(), handle_.size()}; }
+  [[nodiscard]] dispatch_handle handle() const { return {handle_.kernel(), handle_.size()}; }
+
+  /// Before kernels run: shows them what was prepared, poison included. After: brings it back, and
+  /// what the kernels wrote. Nothing to do where host and kernels share their memory.
+  void push();
+  void pull();
 
   /// What the library wrote. `scale_offset`: where in-place scales lie, from their rows.
   [[nodiscard]] received result(std::uint64_t scale_offset);
@@ -66,6 +75,7 @@ class lane_buffers {
   [[nodiscard]] received completed(const received& got, const expected_dispatch& expected) const;
 
   [[nodiscard]] bool counted() const { return plan_.mode == dispatch_mode::counted; }
+  [[nodiscard]] bool cached() const { return plan_.cached; }
   [[nodiscard]] bool pulls() const {
     return counted() && config_.transfer == combine_transfer::pull;
   }
@@ -99,6 +109,15 @@ class lane_buffers {
   void make_metadata(std::uint64_t count);
   void poison_outputs();
   void gather_columns();
+  template <class T>
+  void renew(guarded<T>& buffer, std::uint64_t count, std::uint64_t skew = 0,
+             twin_use use = twin_use::call) {
+    buffer = guarded<T>(count, skew, twins_, use);
+  }
+  /// A byte of the window, as kernels see it.
+  [[nodiscard]] std::byte* for_kernels(const std::byte* in_window) const {
+    return window_.kernel + (in_window - window_.start);
+  }
   [[nodiscard]] bool in_place() const { return config_.layout == output_layout::in_place; }
   [[nodiscard]] bool scales_wanted() const;
   /// Counted rank-major rows stay where they landed.
@@ -110,6 +129,7 @@ class lane_buffers {
   const problem& problem_;
   std::uint64_t local_experts_;
   lane_window window_;
+  memory_twins* twins_;
   window_layout layout_;
   call_plan plan_;
   std::int64_t tokens_ = 0;

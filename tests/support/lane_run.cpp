@@ -16,10 +16,10 @@
 namespace eptransport::support {
 
 void lane_run::place(std::uint64_t handle_bytes, std::uint64_t scale_offset,
-                     const lane_window& window) {
+                     const lane_window& window, memory_twins* twins) {
   scale_offset_ = scale_offset;
   buffers_ = std::make_unique<lane_buffers>(config_, problem_, static_cast<int>(experts_.size()),
-                                            handle_bytes, window);
+                                            handle_bytes, window, twins);
 }
 
 void lane_run::expect() {
@@ -129,6 +129,55 @@ std::string lane_run::verify_overflow(const failure& error, const fault_record& 
 std::string lane_run::verify_untouched() const {
   const std::string wrong = buffers_->damage();
   return wrong.empty() ? check_landing(0) : wrong;
+}
+
+traffic_sum lane_run::dispatch_traffic(const geometry& geo) const {
+  traffic_sum sum;
+  const std::vector<std::int64_t> kept = expect_kept(problem_, inputs_, rank_, room_);
+  for (int peer = 0; peer < problem_.ranks; ++peer) {
+    if (peer == rank_) continue;
+    const std::int64_t rows = kept[static_cast<std::size_t>(peer)];
+    const auto many = static_cast<std::uint64_t>(rows);
+    sum.messages += 1;
+    if (buffers_->counted()) {
+      sum.messages += static_cast<std::uint64_t>(geo.counted_messages(rows));
+      sum.bytes += buffers_->cached() ? sizeof(message_header) : geo.counts_bytes();
+      sum.bytes += many * (geo.row_bytes + geo.side_bytes);
+      continue;
+    }
+    const std::int64_t rest = rows - std::min(rows, geo.rows_per_message);
+    if (geo.message == message_shape::per_row) sum.messages += many;
+    if (geo.message == message_shape::per_peer) {
+      sum.messages += static_cast<std::uint64_t>(geometry::pieces(rest, geo.rows_per_message));
+    }
+    sum.bytes += sizeof(message_header) + many * geo.slot_bytes;
+  }
+  return sum;
+}
+
+traffic_sum lane_run::combine_traffic(const geometry& geo, bool alone) const {
+  traffic_sum sum;
+  const bool pull = buffers_->pulls();
+  const std::vector<std::int64_t> mine = expect_kept(problem_, inputs_, rank_, room_);
+  for (int peer = 0; peer < problem_.ranks; ++peer) {
+    if (peer == rank_) continue;
+    if (alone) {
+      sum.messages += 1;
+      sum.bytes += sizeof(message_header);
+    }
+    if (pull) {  // an offer goes out, rows come in
+      sum.messages += 1;
+      sum.bytes +=
+          sizeof(message_header) +
+          static_cast<std::uint64_t>(mine[static_cast<std::size_t>(peer)]) * geo.value_bytes;
+      continue;
+    }
+    const std::int64_t rows =
+        expect_kept(problem_, inputs_, peer, room_)[static_cast<std::size_t>(rank_)];
+    sum.messages += static_cast<std::uint64_t>(geo.return_messages(rows));
+    sum.bytes += static_cast<std::uint64_t>(rows) * geo.return_bytes;
+  }
+  return sum;
 }
 
 std::int64_t lane_run::rows_sent() const {

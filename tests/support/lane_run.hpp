@@ -6,6 +6,7 @@
 #include <eptransport/core/fault.hpp>
 #include <eptransport/core/result.hpp>
 #include <eptransport/kernels/call.hpp>
+#include <eptransport/kernels/layout.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -33,7 +34,8 @@ class lane_run {
         expert_(reference_expert(p)) {}
 
   /// Before the first iteration. `scale_offset`: where in-place scales lie, from their rows.
-  void place(std::uint64_t handle_bytes, std::uint64_t scale_offset, const lane_window& window);
+  void place(std::uint64_t handle_bytes, std::uint64_t scale_offset, const lane_window& window,
+             memory_twins* twins);
 
   /// Draws the inputs of all ranks, and poisons what this call may write.
   void prepare(int iteration);
@@ -62,6 +64,15 @@ class lane_run {
   /// Rows that this rank sends in this call, and receives; its own included.
   [[nodiscard]] std::int64_t rows_sent() const;
   [[nodiscard]] std::int64_t rows_received() const { return expected_.landed; }
+  /// Rows that this rank sends to itself.
+  [[nodiscard]] std::int64_t rows_kept() const {
+    return expect_sent(problem_, own())[static_cast<std::size_t>(rank_)];
+  }
+  /// What this rank sends to others in the dispatch; `geo` is that of the lane's group.
+  [[nodiscard]] traffic_sum dispatch_traffic(const geometry& geo) const;
+  /// The same of a combine. `alone`: it follows no dispatch.
+  [[nodiscard]] traffic_sum combine_traffic(const geometry& geo, bool alone) const;
+  [[nodiscard]] const expected_dispatch& expected() const { return expected_; }
   [[nodiscard]] const rank_input& own() const { return inputs_[static_cast<std::size_t>(rank_)]; }
 
  private:

@@ -44,6 +44,15 @@ run_result refuse(const std::string& why) {
   return out;
 }
 
+/// A positive whole number that fills `text`, or 0.
+std::uint64_t parse_count(const std::string& text) {
+  char* end = nullptr;
+  const unsigned long long value = std::strtoull(text.c_str(), &end, 10);
+  return text.empty() || *end != '\0' || text[0] == '-' ? 0 : value;
+}
+
+}  // namespace
+
 std::string wrong_with(const run_config& config) {
   const std::size_t counts = config.tokens.size();
   if (counts != 1 && counts != static_cast<std::size_t>(config.ranks)) {
@@ -71,14 +80,15 @@ std::string wrong_with(const run_config& config) {
   return {};
 }
 
-/// A positive whole number that fills `text`, or 0.
-std::uint64_t parse_count(const std::string& text) {
-  char* end = nullptr;
-  const unsigned long long value = std::strtoull(text.c_str(), &end, 10);
-  return text.empty() || *end != '\0' || text[0] == '-' ? 0 : value;
+result<router> routes_of(const run_config& config) {
+  return router::create({.kind = config.routing,
+                         .experts = config.experts,
+                         .top_k = config.top_k,
+                         .seed = config.seed,
+                         .unused = config.unused,
+                         .out_of_range = config.out_of_range,
+                         .duplicates = config.duplicates});
 }
-
-}  // namespace
 
 const std::vector<std::string>& wires() {
   static const std::vector<std::string> names = names_of(table);
@@ -111,13 +121,7 @@ result<dispatch_format> parse_format(const std::string& text, std::int64_t hidde
 
 run_result run(const run_config& config) {
   if (const std::string wrong = wrong_with(config); !wrong.empty()) return refuse(wrong);
-  const auto routes = router::create({.kind = config.routing,
-                                      .experts = config.experts,
-                                      .top_k = config.top_k,
-                                      .seed = config.seed,
-                                      .unused = config.unused,
-                                      .out_of_range = config.out_of_range,
-                                      .duplicates = config.duplicates});
+  const auto routes = routes_of(config);
   if (!routes) return refuse(routes.error().message());
   for (const wire_entry& wire : table) {
     if (config.wire == wire.name) return wire.run(config, *routes);

@@ -16,6 +16,7 @@ template <class Wire>
 struct proxied_setting {
   using transport = proxied<Wire>;
   using world = proxied_world<Wire>;
+  static constexpr bool counts = false;  // several puts may share a message
 
   [[nodiscard]] static proxied_options options_of(const run_config& config,
                                                   std::uint64_t window_bytes,

@@ -3,10 +3,32 @@
 /// @brief The runner for each wire; each is compiled in a file of its own.
 #pragma once
 
+#include <eptransport/core/capabilities.hpp>
+
+#include <cstdint>
+#include <string>
+
 #include "support/routing.hpp"
 #include "support/runner.hpp"
 
 namespace eptransport::support {
+
+/// Short messages and few signal words.
+struct tight_profile {
+  static constexpr const char* name = "tight";
+  static constexpr int ranks_per_node = 4;
+  static constexpr capabilities caps{.peer_reach = reach::never,
+                                     .put_order = ordering::none,
+                                     .add = signal_add::one,
+                                     .max_signals = 60,
+                                     .max_message = 8192,
+                                     .charge = {.issue_ns = 1000, .channel_bytes_per_s = 1e9}};
+};
+
+/// Why nobody can run `config`; empty if it makes sense.
+[[nodiscard]] std::string wrong_with(const run_config& config);
+/// The routing that it names.
+[[nodiscard]] result<router> routes_of(const run_config& config);
 
 run_result run_nvlink(const run_config& config, const router& routes);
 run_result run_ib_gpu(const run_config& config, const router& routes);

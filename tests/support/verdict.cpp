@@ -39,7 +39,8 @@ bool earlier(const rank_verdict& a, const rank_verdict& b) {
 
 }  // namespace
 
-void sum_up(const run_config& config, const std::vector<rank_verdict>& verdicts, run_result& out) {
+void sum_up(const run_config& config, const std::vector<rank_verdict>& verdicts, bool measured,
+            run_result& out) {
   out.calls = config.iterations * config.lanes;
   const rank_verdict* first = &verdicts.front();
   for (const rank_verdict& verdict : verdicts) {
@@ -54,7 +55,6 @@ void sum_up(const run_config& config, const std::vector<rank_verdict>& verdicts,
                      std::to_string(first->iteration) + ", " + first->call + ": " +
                      first->difference;
   }
-  const bool measured = config.schedule == run_mode::free;
   const auto take = [&](call_time& to, std::vector<double> rank_verdict::*member) {
     to = statistics(verdicts, member, measured);
   };

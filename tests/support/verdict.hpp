@@ -34,6 +34,9 @@ struct rank_verdict {
 };
 
 /// The first difference of all ranks, and the times.
-void sum_up(const run_config& config, const std::vector<rank_verdict>& verdicts, run_result& out);
+///
+/// @param measured  on a real clock: the first call of each kind is left out, if there are more
+void sum_up(const run_config& config, const std::vector<rank_verdict>& verdicts, bool measured,
+            run_result& out);
 
 }  // namespace eptransport::support

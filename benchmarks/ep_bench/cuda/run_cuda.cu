@@ -4,8 +4,6 @@
 ///
 /// All ranks' kernels run in one grid and share one memory: the times show what the kernels cost on
 /// a GPU, not what a wire would add. The simulator's charges appear in the rooflines alone.
-#include <eptransport/backends/loopback/profiles.hpp>
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -15,29 +13,16 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/gpu_run.cuh"
 #include "ep_bench/cli.hpp"
 #include "ep_bench/cuda.hpp"
 #include "ep_bench/progress.hpp"
+#include "support/gpu_run.hpp"
 
 namespace eptransport::bench {
 namespace {
 
 using support::gpu_times;
 using support::run_result;
-
-struct wire_entry {
-  const char* name;
-  run_result (*run)(const support::run_config&, const support::router&, const support::gpu_options&,
-                    gpu_times*);
-};
-
-constexpr wire_entry wires[] = {
-    {profiles::nvlink::name, support::run_on_gpu<profiles::nvlink>},
-    {profiles::ib_gpu::name, support::run_on_gpu<profiles::ib_gpu>},
-    {profiles::efa_gpu::name, support::run_on_gpu<profiles::efa_gpu>},
-    {profiles::efa_proxy::name, support::run_on_gpu<profiles::efa_proxy>},
-};
 
 /// The calls after the first, which loads caches and grows buffers; all if there is one.
 std::vector<double> warm(std::vector<double> times) {
@@ -74,32 +59,30 @@ support::call_time time_of(const std::vector<double>& times) {
       .mean_ns = mean_of(times), .p99_ns = percentile(times, 99), .max_rank_ns = mean_of(times)};
 }
 
-void run_wire(const wire_entry& wire, const options& asked, const support::router& routes,
-              std::vector<measurement>& rows) {
-  progress shown(wire.name, asked.config.iterations, asked.quiet);
+void run_wire(const std::string& wire, const options& asked, std::vector<measurement>& rows) {
+  progress shown(wire, asked.config.iterations, asked.quiet);
   support::run_config config = asked.config;
-  config.wire = wire.name;
+  config.wire = wire;
   config.progress = [&shown](int iteration) { shown.done(iteration); };
-  const bool single = config.lanes == 1 && !config.split && config.combines == 1;
   gpu_times times;
-  run_result result = wire.run(config, routes, {.timed = single}, &times);
+  run_result result = support::run_on_gpu(config, {.timed = true}, &times);
   shown.finish();
   const std::vector<double> dispatch = warm(times.dispatch_ns);
   const std::vector<double> combine = warm(times.combine_ns);
   result.dispatch = time_of(dispatch);
   result.combine = time_of(combine);
   const bool to_stdout = !asked.quiet && asked.json != "-";
-  if (to_stdout && single && result.error.empty()) {
-    print_line(wire.name, "dispatch", dispatch, times.dispatch_bytes);
-    print_line(wire.name, "combine", combine, times.combine_bytes);
+  if (to_stdout && result.error.empty()) {
+    print_line(wire, "dispatch", dispatch, times.dispatch_bytes);
+    print_line(wire, "combine", combine, times.combine_bytes);
     std::fflush(stdout);
   }
-  rows.push_back({.wire = wire.name, .result = std::move(result), .clock = "measured"});
+  rows.push_back({.wire = wire, .result = std::move(result), .clock = "measured"});
 }
 
 }  // namespace
 
-int run_cuda(const options& asked, const support::router& routes, std::vector<measurement>& rows) {
+int run_cuda(const options& asked, std::vector<measurement>& rows) {
   cudaDeviceProp device{};
   const cudaError_t status = cudaGetDeviceProperties(&device, 0);
   if (status != cudaSuccess) {
@@ -112,15 +95,7 @@ int run_cuda(const options& asked, const support::router& routes, std::vector<me
         "kind is not counted\n",
         device.name, device.multiProcessorCount, asked.config.ranks);
   }
-  for (const std::string& name : asked.wires) {
-    const auto* wire = std::find_if(std::begin(wires), std::end(wires),
-                                    [&](const wire_entry& one) { return name == one.name; });
-    if (wire == std::end(wires)) {
-      std::fprintf(stderr, "ep_bench: --exec cuda: no wire %s on the GPU\n", name.c_str());
-      return exit_refused;
-    }
-    run_wire(*wire, asked, routes, rows);
-  }
+  for (const std::string& wire : asked.wires) run_wire(wire, asked, rows);
   return exit_ok;
 }
 

@@ -21,10 +21,17 @@
 // Kernel bodies are templates that run on the host or on the device, never on both in one
 // instantiation; this silences nvcc's check of the instantiation that is not used.
 #define EPT_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
+// Before a short loop with a fixed count: an array that it indexes may then live in registers.
+#define EPT_UNROLL _Pragma("unroll")
 #else
 #define EPT_HAS_CUDA_COMPILER 0
 #define EPT_HOST_DEVICE
 #define EPT_NO_EXEC_CHECK
+#if defined(__clang__)
+#define EPT_UNROLL _Pragma("unroll")
+#else
+#define EPT_UNROLL _Pragma("GCC unroll 8")
+#endif
 // EPT_DEVICE and EPT_KERNEL stay undefined here: device code in a host unit is an error.
 #endif
 

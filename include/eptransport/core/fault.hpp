@@ -149,6 +149,12 @@ struct fault_record {
       if (f.expert >= 0) text += ", local expert " + number(f.expert);
       text += ", " + number(f.seen) + " rows needed, room for " + number(f.expected);
       break;
+    case fault_kind::mismatch:
+      if (f.where == stage::combine_recv) {
+        text += ": of the two ranks one combines by push and one by pull; choose alike";
+        break;
+      }
+      [[fallthrough]];
     default:
       text += ", expected " + number(f.expected) + " seen " + number(f.seen);
       break;

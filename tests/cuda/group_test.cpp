@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-#include "cuda/gpu_run.cuh"
+#include "support/gpu_run.hpp"
 
 namespace eptransport {
 namespace {
@@ -63,28 +63,16 @@ run_config small(int ranks, message_shape message, output_layout layout) {
   return config;
 }
 
-template <class Profile>
 void expect_verified(const run_config& config, const gpu_options& how = {}) {
-  const auto routes = support::router::create({.kind = config.routing,
-                                               .experts = config.experts,
-                                               .top_k = config.top_k,
-                                               .seed = config.seed,
-                                               .unused = config.unused,
-                                               .out_of_range = config.out_of_range,
-                                               .duplicates = config.duplicates});
-  ASSERT_TRUE(routes) << routes.error().message();
-  const support::run_result got = support::run_on_gpu<Profile>(config, *routes, how);
+  const support::run_result got = support::run_on_gpu(config, how);
   EXPECT_TRUE(got.error.empty()) << got.error;
   EXPECT_TRUE(got.verified) << "seed " << config.seed << "\n" << got.why();
 }
 
 /// Direct needs pointers; the others run where pointers are not given.
-void expect_verified_on_its_wire(const run_config& config, const gpu_options& how = {}) {
-  if (config.message == message_shape::direct) {
-    expect_verified<profiles::nvlink>(config, how);
-  } else {
-    expect_verified<profiles::efa_gpu>(config, how);
-  }
+void expect_verified_on_its_wire(run_config config, const gpu_options& how = {}) {
+  config.wire = config.message == message_shape::direct ? "nvlink" : "efa-gpu";
+  expect_verified(config, how);
 }
 
 class CudaGroup : public testing::TestWithParam<std::tuple<int, message_shape, output_layout>> {
@@ -133,51 +121,62 @@ INSTANTIATE_TEST_SUITE_P(
                                      message_shape::direct),
                      testing::Values(output_layout::rank_major, output_layout::expert_major,
                                      output_layout::padded, output_layout::in_place)),
-    [](const auto& info) {
-      return std::to_string(std::get<0>(info.param)) + "ranks_" + name_of(std::get<1>(info.param)) +
-             "_" + name_of(std::get<2>(info.param));
+    [](const auto& one) {
+      return std::to_string(std::get<0>(one.param)) + "ranks_" + name_of(std::get<1>(one.param)) +
+             "_" + name_of(std::get<2>(one.param));
     });
 
 TEST(CudaGroupShapes, RanksWithoutTokensTakePart) {
   run_config c = small(5, message_shape::per_peer, output_layout::expert_major);
   c.tokens = {0, 21, 0, 1, 0};
   c.vary_tokens = false;
-  expect_verified<profiles::efa_proxy>(c);
+  expect_verified(c);
   c.tokens = {0};
   c.max_tokens = 21;
-  expect_verified<profiles::nvlink>([&] {
-    run_config none = c;
-    none.message = message_shape::direct;
-    return none;
-  }());
+  c.wire = "nvlink";
+  c.message = message_shape::direct;
+  expect_verified(c);
 }
 
 TEST(CudaGroupShapes, OneWorkerPerRankEqualsTheOracle) {
-  expect_verified<profiles::efa_proxy>(
-      small(3, message_shape::per_peer, output_layout::expert_major), {.blocks = 1, .warps = 1});
+  expect_verified(small(3, message_shape::per_peer, output_layout::expert_major),
+                  {.blocks = 1, .warps = 1});
 }
 
 TEST(CudaGroupShapes, MoreWorkersThanTokensEqualTheOracle) {
   run_config c = small(4, message_shape::per_row, output_layout::rank_major);
+  c.wire = "ib-gpu";
   c.tokens = {2};
-  expect_verified<profiles::ib_gpu>(c, {.blocks = 16, .warps = 16});
+  expect_verified(c, {.blocks = 16, .warps = 16});
 }
 
 TEST(CudaGroupShapes, AnSmLimitBelowTheDefaultEqualsTheOracle) {
   run_config c = small(4, message_shape::per_peer, output_layout::padded);
   c.max_sms = 3;
-  expect_verified<profiles::efa_proxy>(c, {.blocks = 8, .warps = 4});
+  expect_verified(c, {.blocks = 8, .warps = 4});
+}
+
+TEST(CudaGroupShapes, ThreeLanesInFlightEqualTheOracle) {
+  for (const dispatch_mode mode : {dispatch_mode::slotted, dispatch_mode::counted}) {
+    run_config c = small(4, message_shape::automatic, output_layout::expert_major);
+    c.mode = mode;
+    c.lanes = 3;
+    c.split = true;
+    c.cached = true;
+    expect_verified(c, {.blocks = 4});
+  }
 }
 
 TEST(CudaGroupShapes, APlacementTableAndMoreChoicesThanAWarpHasThreadsEqualTheOracle) {
   run_config c = small(4, message_shape::automatic, output_layout::padded);
+  c.wire = "nvlink";
   c.experts = 67;
   c.top_k = 40;
   c.hidden = 1368;
   c.row = {1368, 44};
   c.tokens = {5};
   for (int e = 0; e < c.experts; ++e) c.placement.push_back((e * 7 + e / 3) % 3);  // rank 3: none
-  expect_verified<profiles::nvlink>(c);
+  expect_verified(c);
 }
 
 /// New routing every time.
@@ -192,14 +191,26 @@ TEST_P(CudaGroupStress, TwoHundredIterationsWithNewRoutingEqualTheOracle) {
   expect_verified_on_its_wire(c);
 }
 
+TEST_P(CudaGroupStress, TwoHundredSlottedAndCountedCallsInHalvesEqualTheOracle) {
+  run_config c = small(6, std::get<0>(GetParam()), std::get<1>(GetParam()));
+  c.iterations = 200;
+  c.mixed = true;
+  c.cached = true;
+  c.lanes = 2;
+  c.split = true;
+  c.quantise = quantisation::fp8_fp32;
+  c.seed = 78;
+  expect_verified_on_its_wire(c);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaGroupStress,
     testing::Values(std::tuple(message_shape::per_row, output_layout::rank_major),
                     std::tuple(message_shape::per_peer, output_layout::expert_major),
                     std::tuple(message_shape::direct, output_layout::padded),
                     std::tuple(message_shape::direct, output_layout::in_place)),
-    [](const auto& info) {
-      return std::string(name_of(std::get<0>(info.param))) + "_" + name_of(std::get<1>(info.param));
+    [](const auto& one) {
+      return std::string(name_of(std::get<0>(one.param))) + "_" + name_of(std::get<1>(one.param));
     });
 
 }  // namespace
