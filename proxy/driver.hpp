@@ -92,7 +92,7 @@ class driver {
     pin();
     started_.store(true, std::memory_order_release);
     using clock = std::chrono::steady_clock;
-    // Four looks without progress are a failure, so that it comes within 1 to 1.25 of the limit.
+    // Four looks at the same thing are a failure: it comes after 0.75 to 1.25 of the limit.
     const auto between = std::chrono::nanoseconds(options_.stall_ns / 4);
     auto next_watch = clock::now() + between;
     std::uint64_t empty = 0;
