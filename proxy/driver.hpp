@@ -32,7 +32,7 @@ struct idle_policy {
 };
 
 /// For machines with fewer cores than threads, and for tests.
-inline constexpr idle_policy polite{.spins = 0, .pauses = 0, .yields = 2000, .nap_ns = 50'000};
+inline constexpr idle_policy polite{.spins = 0, .pauses = 0, .yields = 200, .nap_ns = 50'000};
 
 /// Of a proxy thread.
 struct driver_options {
@@ -92,7 +92,7 @@ class driver {
     pin();
     started_.store(true, std::memory_order_release);
     using clock = std::chrono::steady_clock;
-    // Four looks without progress are a failure, so that it comes within 1 to 1.25 of the limit.
+    // Four looks at the same thing are a failure: it comes after 0.75 to 1.25 of the limit.
     const auto between = std::chrono::nanoseconds(options_.stall_ns / 4);
     auto next_watch = clock::now() + between;
     std::uint64_t empty = 0;

@@ -2,9 +2,9 @@
 /// @file
 /// @brief The engine: takes commands from rings, posts them, counts what arrives.
 ///
-/// One step: reap completions, return credits, take commands, post them peer by peer, close the
-/// batch, publish. All state lies in flat arrays that are made at construction: no allocation and
-/// no look-up by hash after it.
+/// One step: reap completions, take commands, post them peer by peer, return the credits that no
+/// message took along, close the batch, publish. All state lies in flat arrays that are made at
+/// construction: no allocation and no look-up by hash after it.
 ///
 /// - A command waits in its peer's queue; peers take turns, so that one without credits holds up
 ///   only itself, and the rings once its queue is full.
@@ -82,10 +82,7 @@ class engine {
     bool moved = reap();
     // What the endpoint refused in the last step is tried first, and closes its batch.
     blocked_ = false;
-    if (unstage(false)) {
-      if (return_credits()) moved = true;
-      if (visit()) moved = true;
-    }
+    if (unstage(false) && visit()) moved = true;
     publish();
     if (moved) {
       statistics_.steps.add(1);
@@ -203,7 +200,6 @@ class engine {
   bool close_message(std::uint32_t index);
   void close_messages();
   bool unstage(bool more);
-  void close_batch();
 
   [[nodiscard]] std::uint32_t operation_of(operation_kind kind, std::uint32_t peer) noexcept {
     const std::uint32_t index = free_operations_.back();

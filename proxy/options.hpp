@@ -21,7 +21,8 @@ namespace eptransport::proxy {
 struct engine_group {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  std::uint32_t signals = 0;  ///< words per rank
+  std::uint32_t signals = 0;      ///< words per rank
+  std::uint64_t max_message = 0;  ///< bytes of the longest command; 0 = not known
 };
 
 /// Of one engine. All ranks give the same `eager`, `slot_bytes`, `slots_per_peer` and
@@ -80,6 +81,11 @@ inline constexpr std::uint32_t credit_completions = 4;
                   "peer_queue is " + number(o.peer_queue) + ", visit " + number(o.visit) +
                       ", ring_burst " + number(o.ring_burst) +
                       "; expected a power of two from 2 and numbers from 1");
+  }
+  if (limits.max_message != 0 && group.max_message > limits.max_message) {
+    return refuse(errc::unsupported, "messages of " + number(group.max_message) +
+                                         " bytes were promised, the endpoint writes at most " +
+                                         number(limits.max_message));
   }
   if (limits.operations == 0) {
     return refuse(errc::unsupported, "the endpoint takes 0 operations, at least 1 is needed");

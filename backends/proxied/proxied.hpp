@@ -272,7 +272,9 @@ class proxied_world {
         if (state->rank == options_.broken_rank) endpoint.break_now();
         auto made = engine_type::create(
             endpoint, state->codec,
-            {rank, static_cast<std::uint32_t>(options_.ranks), options_.signals}, options_.engine,
+            {rank, static_cast<std::uint32_t>(options_.ranks), options_.signals,
+             Wire::caps.max_message},
+            options_.engine,
             {std::move(rings), options_.first_position,
              state->words.data() + std::size_t{k} * options_.signals, &state->fault});
         if (!made) return made.error();

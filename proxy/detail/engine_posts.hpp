@@ -19,7 +19,8 @@ bool engine<Endpoint>::visit() {
     if (taken == 0) break;
   }
   close_messages();
-  close_batch();
+  if (return_credits()) moved = true;
+  (void)unstage(false);  // closes the batch
   return moved;
 }
 
@@ -262,11 +263,6 @@ bool engine<Endpoint>::unstage(bool more) {
   in_batch_ = more ? in_batch_ + 1 : 0;
   if (!more) statistics_.batches.add(1);
   return true;
-}
-
-template <ProxyEndpoint Endpoint>
-void engine<Endpoint>::close_batch() {
-  (void)unstage(false);
 }
 
 }  // namespace eptransport::proxy

@@ -252,6 +252,10 @@ TEST(Engine, WhatTheEndpointCannotCarryIsRefusedWithBothNumbers) {
   EXPECT_NE(error_of({}, small_queue).find("completion queue has 1032"), std::string::npos)
       << error_of({}, small_queue);
   EXPECT_FALSE(plan_engine({}, {0, 4, 1U << 31}, {.operations = 8}));
+  const auto narrow = plan_engine({}, {0, 2, 8, 4096}, {.max_message = 1024, .operations = 8});
+  ASSERT_FALSE(narrow);
+  EXPECT_NE(narrow.error().message().find("4096 bytes were promised"), std::string::npos);
+  EXPECT_NE(narrow.error().message().find("at most 1024"), std::string::npos);
   rig_options greedy;
   greedy.engine.operations = 5000;
   EXPECT_NE(error_of(greedy, {}).find("5000 operations"), std::string::npos);
@@ -276,6 +280,62 @@ TEST(Engine, WhatDoesNotMoveIsAFailureThatNamesThePeer) {
   r.at(0).watch();
   EXPECT_TRUE(r.rank(0).fault.failed());
   EXPECT_NE(r.why(0).find("to rank 1"), std::string::npos) << r.why(0);
+}
+
+/// Reports one local completion twice.
+class repeating_endpoint : public reluctant_endpoint {
+ public:
+  explicit repeating_endpoint(memory_endpoint& inner) : reluctant_endpoint(inner, 0) {}
+  std::size_t poll(std::span<completion> out) {
+    const std::size_t n = reluctant_endpoint::poll(out);
+    for (std::size_t i = 0; i < n && n < out.size() && !repeated_; ++i) {
+      if (out[i].kind != completion_kind::write) continue;
+      repeated_ = true;
+      out[n] = out[i];
+      return n + 1;
+    }
+    return n;
+  }
+
+ private:
+  bool repeated_ = false;
+};
+
+TEST(Engine, ACompletionThatComesTwiceIsAFailureAndNotASecondOperation) {
+  rig<repeating_endpoint> r({});
+  memory_network network(r.windows(), 1, {});
+  std::vector<std::unique_ptr<repeating_endpoint>> ends;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    ends.push_back(std::make_unique<repeating_endpoint>(network.endpoint(i, 0)));
+  }
+  ASSERT_EQ(r.build([&](std::uint32_t i) -> repeating_endpoint& { return *ends[i]; }), "");
+  ASSERT_TRUE(r.push(0, {.bytes = 8, .peer = 1, .signal = 0}));
+  ASSERT_TRUE(r.until([&] { return r.rank(0).fault.failed(); }, 100));
+  EXPECT_NE(r.why(0).find("which is not in flight"), std::string::npos) << r.why(0);
+  EXPECT_EQ(r.at(0).in_flight(), 0U);
+}
+
+TEST(Engine, CreditsThatWereNeverGivenAreAFailure) {
+  for (const bool by_message : {false, true}) {
+    rig_options options;
+    options.engine.eager = 64;
+    memory_rig r(options);
+    ASSERT_EQ(r.error, "");
+    const auto immediates = immediate_codec::create(2, options.signals, 32);
+    ASSERT_TRUE(immediates);
+    const message_header header{0, 0, 1, 0};
+    const write_post credit{.peer = 1,
+                            .immediate = immediates->encode(0, immediates->message_credit(), 1),
+                            .has_immediate = true};
+    ASSERT_EQ(by_message ? r.network.endpoint(0, 0).send(
+                               {.peer = 1,
+                                .data = reinterpret_cast<const std::byte*>(&header),
+                                .bytes = sizeof header})
+                         : r.network.endpoint(0, 0).write(credit),
+              post_result::posted);
+    ASSERT_TRUE(r.until([&] { return r.rank(1).fault.failed(); }, 100));
+    EXPECT_NE(r.why(1).find("more credits than it was given"), std::string::npos) << r.why(1);
+  }
 }
 
 TEST(Engine, StatisticsAreOneJsonObject) {

@@ -183,7 +183,7 @@ struct run_result {
   std::uint64_t commands = 0;              ///< proxied wires: for other ranks, of all ranks
   std::uint64_t proxy_messages = 0;        ///< of them all, what was posted, credits included
   std::uint64_t slot_bytes = 0;            ///< of a grouped message
-  std::vector<std::string> proxy_threads;  ///< a line each: statistics as JSON, affinity
+  std::vector<std::string> proxy_threads;  ///< one engine's statistics as JSON; affinities
   wire_charge charge{};
   std::vector<int> nodes;  ///< of each rank
 

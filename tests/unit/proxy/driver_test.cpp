@@ -41,7 +41,8 @@ bool soon(const Condition& done) {
 TEST(Driver, DrivesAllItsEnginesNapsWhenIdleAndWakes) {
   fake_engine a;
   fake_engine b;
-  const driver thread({drive(a), drive(b)}, {.idle = polite});
+  const idle_policy soon_asleep{.spins = 2, .pauses = 2, .yields = 2, .nap_ns = 50'000};
+  const driver thread({drive(a), drive(b)}, {.idle = soon_asleep, .stall_ns = ~0ULL / 4});
   for (int round = 0; round < 3; ++round) {
     const std::uint64_t naps = b.numbers.naps.get();
     a.work = 100;
