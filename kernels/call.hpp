@@ -232,6 +232,7 @@ struct combine_input {
 struct combine_output {
   /// [T, H] `values`: for each token the sum, in fp32 and in rank order, of the rows that the ranks
   /// of its experts returned, plus the bias, rounded once; 0 (or the bias) without experts.
+  /// Must not overlap y: a whole combine reads the own rank's rows there while it writes here.
   void* out = nullptr;
   const void* bias = nullptr;     ///< [T, H] `values`, or null
   float* choice_value = nullptr;  ///< [T, k] what the experts' ranks returned per choice, or null

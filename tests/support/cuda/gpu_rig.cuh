@@ -55,7 +55,9 @@ struct row_traffic {
   }
   t.combine = rows * value + tokens * value;
   if (buffers.pulls()) return t;
-  t.combine += all * 2 * back;
+  // A whole combine reads the own rank's rows in y, if they go back as they lie there.
+  const bool home = layout == output_layout::rank_major || layout == output_layout::in_place;
+  t.combine += (home && geo.values == geo.wire ? remote : all) * 2 * back;
   if (geo.message != message_shape::direct) t.combine += remote * 2 * back;
   return t;
 }
