@@ -219,6 +219,7 @@ std::uint64_t run(const rank_devices& devices, std::uint64_t rounds) {
                         .blocks = blocks,
                         .warps = warps});
   EXPECT_TRUE(world) << world.error().message();
+  if (!world) return ~std::uint64_t{0};
   std::vector<device_buffer<std::uint64_t>> stale(2);
   const auto start = std::chrono::steady_clock::now();
   for (std::size_t r = 0; r < 2; ++r) {
