@@ -28,7 +28,8 @@ enum class message_shape : std::uint32_t {
 enum class dispatch_mode : std::uint32_t {
   slotted,    ///< the receiver has `max_tokens` slots per source: no count exchange (decode)
   counted,    ///< counts first, then rows to their final place (prefill, training)
-  automatic,  ///< the one that the group's plan prefers for its largest slotted call
+  automatic,  ///< `group::mode()`, which the plan prefers for its largest slotted call; the
+              ///< arguments must suit both, and pull, landing and null rows need counted
 };
 
 /// How received rows are laid out for the experts.
@@ -223,6 +224,7 @@ struct combine_input {
   /// With `group_shape::return_weights`: a float to return for each choice, e.g. the gradient of
   /// its weight. rank_major and in_place: [n, k], zero for other ranks' experts; the others: [n].
   const float* choice_value = nullptr;
+  /// Ranks that differ in it are named where messages say so, and time out where none were due.
   /// pull, which returns no choice values: y lies in the window and is frozen until the lane's next
   /// dispatch returns; before a window is torn down, all ranks meet in a barrier.
   combine_transfer transfer = combine_transfer::push;
@@ -232,7 +234,6 @@ struct combine_input {
 struct combine_output {
   /// [T, H] `values`: for each token the sum, in fp32 and in rank order, of the rows that the ranks
   /// of its experts returned, plus the bias, rounded once; 0 (or the bias) without experts.
-  /// Must not overlap y: a whole combine reads the own rank's rows there while it writes here.
   void* out = nullptr;
   const void* bias = nullptr;     ///< [T, H] `values`, or null
   float* choice_value = nullptr;  ///< [T, k] what the experts' ranks returned per choice, or null

@@ -16,6 +16,7 @@
 #include <eptransport/kernels/dispatch.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/leave.hpp>
 #include <eptransport/kernels/receive.hpp>
 #include <eptransport/kernels/rows.hpp>
 
@@ -82,15 +83,23 @@ EPT_HOST_DEVICE void write_choice_values(const Context& ctx, const combine_input
 }
 
 /// Where a combine finds the own rank's rows without a way through the zone: in y, if both halves
-/// run in one launch, so that y still stands. Null: in the zone.
+/// run in one launch, so that y still stands, and the result is not written over it. Null: in the
+/// zone.
 EPT_NO_EXEC_CHECK
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE const std::byte* own_rows(const Context& ctx, const combine_input& in,
+                                                        const combine_output& out,
                                                         const handle_parts& handle,
                                                         call_parts parts) {
   const geometry& geo = ctx.geo;
   if (parts != call_parts::both || in.y == nullptr || !ctx.ok()) return nullptr;
   if (!returns_unchanged(geo, handle)) return nullptr;
+  const auto y = reinterpret_cast<std::uintptr_t>(in.y);
+  const auto result = reinterpret_cast<std::uintptr_t>(out.out);
+  const auto rows = static_cast<std::uint64_t>(received_rows(geo, handle.received));
+  const auto tokens = static_cast<std::uint64_t>(handle.header->tokens);
+  const bool apart = result + tokens * geo.value_bytes <= y || y + rows * geo.value_bytes <= result;
+  if (!apart) return nullptr;
   std::int64_t first = 0;
   for (std::int32_t r = 0; r < geo.rank; ++r) first += handle.received[r];
   return static_cast<const std::byte*>(in.y) + static_cast<std::uint64_t>(first) * geo.value_bytes;
@@ -247,18 +256,19 @@ struct combine_round {
 };
 
 /// Raises a mismatch if `peer` offered its rows where this rank counts on a push, or the reverse. A
-/// ready message of this combine is there only if the peer offers.
+/// ready message of this combine is there only if the peer offers. `named`: the peer, or -1 where
+/// what was counted need not be its.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void expect_transfer(const Context& ctx, const combine_round& round,
-                                     std::int32_t peer) {
+                                     std::int32_t peer, std::int32_t named) {
   const auto& ready =
       *reinterpret_cast<const message_header*>(ctx.view.local() + ctx.geo.ready_zone(peer));
   const bool offered = ready.stamp == stamp_of(round.number) && ready.config == ctx.geo.config;
   if (offered == round.pull || ctx.worker.thread() != 0) return;
   raise(ctx, {.kind = fault_kind::mismatch,
               .where = stage::combine_recv,
-              .peer = peer,
+              .peer = named,
               .expected = static_cast<std::uint64_t>(round.pull ? combine_transfer::pull
                                                                 : combine_transfer::push),
               .seen = static_cast<std::uint64_t>(round.pull ? combine_transfer::push
@@ -289,14 +299,15 @@ EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handl
     what.peer = peer;
     what.signal = geo.combine_signal(peer);
     if (summed || !mine || messages == 0) continue;
-    if (await_due(ctx, ctx.lane.returns_due, what, messages)) expect_transfer(ctx, round, peer);
+    if (await_due(ctx, ctx.lane.returns_due, what, messages))
+      expect_transfer(ctx, round, peer, peer);
   }
   what.peer = -1;
   what.signal = geo.combine_signal(0);
   if (summed && ctx.worker.worker() == 0 && ctx.ok()) {
     const bool came = await_due(ctx, ctx.lane.returns_due, what, all);
     for (std::int32_t peer = 0; peer < geo.ranks && came; ++peer) {
-      if (owed(peer) > 0) expect_transfer(ctx, round, peer);
+      if (owed(peer) > 0) expect_transfer(ctx, round, peer, -1);  // others' messages count here too
     }
   }
 }
@@ -409,7 +420,7 @@ struct combine_call {
     const combine_transfer transfer = send ? in.transfer : parts_of_handle.header->transfer;
     ctx.barrier(stage::combine_send);
     if (exchange) detail::empty_exchange(ctx);
-    const std::byte* own = detail::own_rows(ctx, in, parts_of_handle, parts);
+    const std::byte* own = detail::own_rows(ctx, in, out, parts_of_handle, parts);
     if (send) detail::combine_send(ctx, in, parts_of_handle, own != nullptr);
     ctx.barrier(stage::combine_recv);
     if (detail::has(parts, call_parts::receive)) {

@@ -18,6 +18,7 @@
 #include <eptransport/kernels/counted.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/leave.hpp>
 #include <eptransport/kernels/output.hpp>
 #include <eptransport/kernels/route.hpp>
 #include <eptransport/kernels/write.hpp>

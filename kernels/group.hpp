@@ -84,7 +84,8 @@ class group {
     return run_dispatch(lane, in, out, handle, how, call_parts::both);
   }
 
-  /// The first half of dispatch: returns (host) or completes (stream) without waiting for peers.
+  /// The first half of dispatch: returns (host) or completes (stream) without waiting for peers,
+  /// except that any call which raises a fault waits up to a second to tell peers who come later.
   /// Slotted: the rows are on their way. Counted: the counts are; rows move in the second half.
   [[nodiscard]] result<void> dispatch_send(std::int32_t lane, const dispatch_input& in,
                                            dispatch_handle handle, const options& how = {}) {

@@ -142,7 +142,7 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   return {.routed = {.tokens = tokens,
                      .top_k = geo.top_k < geo.experts ? geo.top_k : geo.experts,
                      .ranks = geo.ranks,
-                     .nodes = (geo.ranks + 7) / 8,
+                     .nodes = geo.ranks / 8 + (geo.ranks % 8 != 0 ? 1 : 0),
                      .experts = geo.experts},
           .row_bytes = static_cast<std::int64_t>(geo.row_bytes),
           .scale_bytes = static_cast<std::int64_t>(geo.scale_bytes),
@@ -160,11 +160,15 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
                         "message_shape::direct needs a wire whose reach is always");
   }
   const bool any = wanted == message_shape::automatic;
+  // What a slotted call would deliver, an automatic one must: no smaller limits, no drops.
+  const bool slotted = geo.max_tokens > 0;
+  const bool roomy = geo.counted_tokens >= geo.max_tokens && geo.max_tokens > 0 &&
+                     geo.counted_rows / geo.max_tokens >= geo.ranks;
   const plan_limits limits{.direct = any ? stores : wanted == message_shape::direct,
                            .per_row = any ? !stores : wanted == message_shape::per_row,
                            .per_peer = any ? !stores : wanted == message_shape::per_peer,
-                           .slotted = geo.max_tokens > 0,
-                           .counted = geo.counted_tokens > 0};
+                           .slotted = slotted,
+                           .counted = geo.counted_tokens > 0 && (!slotted || roomy)};
   const moe_work work = work_of(geo);
   const wire_cost wire = wire_cost_of(caps);
   plan.choice = plan_call(work, uniform_spread(work.routed), wire, limits);

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 #include <string>
 
@@ -71,6 +72,42 @@ TEST(Plan, AutomaticModeRunsInTheModeThatTheGroupNames) {
         ASSERT_TRUE(done) << done.error().message();
       });
     }
+  }
+}
+
+TEST(Plan, AutomaticIsNeverCountedWhereThatTakesFewerRowsThanSlotted) {
+  group_shape shape{.max_tokens = 4096,
+                    .counted_tokens = 4096,
+                    .hidden = 1024,
+                    .top_k = 8,
+                    .experts = 16,
+                    .overflow = overflow_policy::drop};
+  const auto lands = [&] {
+    const auto plan = detail::make_plan(profiles::nvlink::caps, shape, 2, 1);
+    EXPECT_TRUE(plan);
+    return plan ? plan->choice.best.lands : landing::slotted;
+  };
+  EXPECT_EQ(lands(), landing::counted) << "the control: room for all is room enough";
+  shape.counted_rows = 2 * 4096;
+  EXPECT_EQ(lands(), landing::counted);
+  shape.counted_rows -= 1;
+  EXPECT_EQ(lands(), landing::slotted) << "rows could be dropped";
+  shape.counted_rows = 0;
+  shape.counted_tokens = 4095;
+  EXPECT_EQ(lands(), landing::slotted) << "a token too many would be a fault";
+}
+
+TEST(Plan, ShapesBeyondAllNumbersAreRefusedWithoutOverflow) {
+  for (const std::int64_t huge :
+       {std::int64_t{1} << 40, std::int64_t{1} << 60, std::numeric_limits<std::int64_t>::max()}) {
+    group_shape shape = decode(7168);
+    shape.max_tokens = huge;
+    EXPECT_FALSE(detail::make_plan(profiles::efa_proxy::caps, shape, 1 << 20, 1));
+    shape = decode(huge);
+    EXPECT_FALSE(detail::make_plan(profiles::nvlink::caps, shape, 1 << 20, 1));
+    shape = decode(7168);
+    shape.row = {.row_bytes = static_cast<std::uint64_t>(huge), .scale_bytes = 64};
+    EXPECT_FALSE(detail::make_plan(profiles::nvlink::caps, shape, 1 << 20, 1));
   }
 }
 

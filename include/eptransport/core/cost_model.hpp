@@ -66,7 +66,8 @@ struct moe_work {
 
   /// A slot on the wire: values, scales, token and (expert, weight) per choice.
   [[nodiscard]] constexpr double slot_bytes() const noexcept {
-    return static_cast<double>(row_bytes + scale_bytes + 8 + 8 * routed.top_k);
+    return static_cast<double>(row_bytes) + static_cast<double>(scale_bytes) + 8 +
+           8 * static_cast<double>(routed.top_k);
   }
 };
 
@@ -137,6 +138,7 @@ namespace detail {
 
 /// The smallest whole number that is not below x, and at least 1.
 [[nodiscard]] constexpr double at_least_one(double x) noexcept {
+  if (x >= 0x1p62) return x;  // whole anyway
   const auto whole = static_cast<double>(static_cast<std::int64_t>(x));
   return std::max(1.0, whole < x ? whole + 1 : whole);
 }

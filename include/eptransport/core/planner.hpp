@@ -115,7 +115,7 @@ inline constexpr double plan_tie = 0.02;
   const double most = std::max(1.0, std::min(limits.max_comms, wire.max_issuers.value));
   const bool fits = limits.window_bytes <= 0 || detail::landing_bytes(w) <= limits.window_bytes;
   // `better` is no order (ties do not chain), so the cheapest is found first.
-  double least = 0;
+  double least = -1;
   for (const bool find_tie : {false, true}) {
     for (const traffic_shape shape : shapes) {
       for (const landing lands : {landing::slotted, landing::counted}) {
@@ -127,7 +127,7 @@ inline constexpr double plan_tie = 0.02;
           const priced_call p =
               detail::price(w, s, wire, shape, lands, comms, limits.machine, limits.per_node);
           if (!find_tie) {
-            if (least == 0 || p.total_ns() < least) least = p.total_ns();
+            if (least < 0 || p.total_ns() < least) least = p.total_ns();
           } else if (p.total_ns() <= least * (1 + detail::plan_tie)) {
             const bool fewer = p.comms < plan.best.comms ||
                                (p.comms == plan.best.comms && p.messages < plan.best.messages);
@@ -161,7 +161,7 @@ namespace detail {
 
 /// Microseconds with one digit.
 [[nodiscard]] inline std::string microseconds(double ns) {
-  const auto tenths = static_cast<std::int64_t>(ns / 100 + 0.5);
+  const auto tenths = static_cast<std::int64_t>(std::min(ns / 100 + 0.5, 0x1p62));
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " us";
 }
 
