@@ -78,10 +78,10 @@ TEST(Plan, AutomaticModeRunsInTheModeThatTheGroupNames) {
 TEST(Plan, AutomaticIsNeverCountedWhereThatTakesFewerRowsThanSlotted) {
   group_shape shape{.max_tokens = 4096,
                     .counted_tokens = 4096,
+                    .overflow = overflow_policy::drop,
                     .hidden = 1024,
                     .top_k = 8,
-                    .experts = 16,
-                    .overflow = overflow_policy::drop};
+                    .experts = 16};
   const auto lands = [&] {
     const auto plan = detail::make_plan(profiles::nvlink::caps, shape, 2, 1);
     EXPECT_TRUE(plan);
