@@ -30,6 +30,9 @@ using support::must;
 
 bool good = true;
 
+/// No kernel runs longer, whatever becomes of the CPU's side.
+constexpr std::uint64_t limit_ns = 15'000'000'000;
+
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -54,14 +57,14 @@ double throughput(std::uint32_t warps, std::uint32_t batch, std::uint64_t count)
     }
   }
   support::produce<<<warps, 32>>>(rings.device(), codec, 0, count, batch, nullptr,
-                                  ~std::uint64_t{0}, flag);
+                                  support::gpu_now() + limit_ns, flag);
   must(cudaGetLastError());
   std::vector<proxy::ring_consumer> consumers;
   for (const proxy::ring_view& view : rings.views()) consumers.emplace_back(view);
   std::uint64_t sum = 0;
   std::uint64_t left = count * warps;
   double start = 0;
-  const double give_up = seconds() + 20;
+  const double give_up = seconds() + 12;
   while (left != 0) {
     const std::uint64_t before = left;
     for (proxy::ring_consumer& consumer : consumers) {
@@ -74,7 +77,7 @@ double throughput(std::uint32_t warps, std::uint32_t batch, std::uint64_t count)
     }
     if (left == before) {
       for (proxy::ring_consumer& consumer : consumers) consumer.publish_tail();
-      if (start > 0 && seconds() > give_up) break;
+      if (seconds() > give_up) break;
     } else if (start <= 0) {
       start = seconds();
     }
@@ -86,19 +89,26 @@ double throughput(std::uint32_t warps, std::uint32_t batch, std::uint64_t count)
   return static_cast<double>(count * warps) / time;
 }
 
+/// Spins until the word has reached `n`; false at the deadline, which is looked at now and then.
+__device__ bool reached(const std::uint64_t* word, std::uint64_t n, std::uint64_t deadline_ns) {
+  for (std::uint32_t spins = 1; device_memory::signal_acquire(word) < n; ++spins) {
+    if (spins % 4096 == 0 && device_memory::timer_ns() > deadline_ns) return false;
+  }
+  return true;
+}
+
 /// One thread: pushes a command, waits for the signal; times each round in cycles.
 __global__ void round_trips(proxy::ring_view ring, proxy::command_codec codec, proxy::command what,
                             const std::uint64_t* signal, std::uint32_t rounds,
-                            std::uint64_t* cycles, std::uint64_t* span_ns) {
+                            std::uint64_t* cycles, std::uint64_t* span_ns,
+                            std::uint64_t deadline_ns) {
   proxy::ring_producer<device_memory> producer(ring);
   const std::uint64_t begin_ns = device_memory::timer_ns();
   const long long begin = clock64();
   for (std::uint32_t i = 0; i < rounds; ++i) {
     const long long start = clock64();
-    while (!producer.push(codec.encode(what))) {
-    }
-    while (device_memory::signal_acquire(signal) < i + 1) {
-    }
+    // The ring has far more slots than the one command in flight.
+    if (!producer.push(codec.encode(what)) || !reached(signal, i + 1, deadline_ns)) break;
     cycles[i] = static_cast<std::uint64_t>(clock64() - start);
   }
   span_ns[0] = device_memory::timer_ns() - begin_ns;
@@ -107,14 +117,14 @@ __global__ void round_trips(proxy::ring_view ring, proxy::command_codec codec, p
 
 /// The same with a flag that a CPU thread sends back.
 __global__ void flag_trips(std::uint64_t* out, const std::uint64_t* back, std::uint32_t rounds,
-                           std::uint64_t* cycles, std::uint64_t* span_ns) {
+                           std::uint64_t* cycles, std::uint64_t* span_ns,
+                           std::uint64_t deadline_ns) {
   const std::uint64_t begin_ns = device_memory::timer_ns();
   const long long begin = clock64();
   for (std::uint32_t i = 0; i < rounds; ++i) {
     const long long start = clock64();
     device_memory::signal_store(out, i + 1);
-    while (device_memory::signal_acquire(back) < i + 1) {
-    }
+    if (!reached(back, i + 1, deadline_ns)) break;
     cycles[i] = static_cast<std::uint64_t>(clock64() - start);
   }
   span_ns[0] = device_memory::timer_ns() - begin_ns;
@@ -146,15 +156,22 @@ spread bare_flag() {
   auto* back = reinterpret_cast<std::uint64_t*>(words.data() + 256);
   support::device_buffer<std::uint64_t> cycles(rounds);
   support::device_buffer<std::uint64_t> span(2);
+  std::atomic<bool> stop = false;
   std::thread echo([&] {
     for (std::uint64_t i = 1; i <= rounds; ++i) {
-      while (host_memory::signal_acquire(out) < i) proxy::pause_cpu();
+      while (host_memory::signal_acquire(out) < i) {
+        if (stop.load(std::memory_order_relaxed)) return;
+        proxy::pause_cpu();
+      }
       host_memory::signal_store(back, i);
     }
   });
-  flag_trips<<<1, 1>>>(out, back, rounds, cycles.data(), span.data());
+  flag_trips<<<1, 1>>>(out, back, rounds, cycles.data(), span.data(),
+                       support::gpu_now() + limit_ns);
   must(cudaDeviceSynchronize());
+  stop.store(true, std::memory_order_relaxed);
   echo.join();
+  check(host_memory::signal_acquire(back) == rounds, "a flag did not come back");
   return spread_of(cycles, span);
 }
 
@@ -192,9 +209,10 @@ spread through_engine(std::uint32_t to, std::uint64_t eager, std::uint64_t bytes
     c.peer = to;
     c.signal = 3;
     round_trips<<<1, 1>>>(rings.views()[0], codec, c, words + to * 128 + 3, rounds, cycles.data(),
-                          span.data());
+                          span.data(), support::gpu_now() + limit_ns);
     must(cudaDeviceSynchronize());
   }
+  check(host_memory::signal_acquire(words + to * 128 + 3) == rounds, "a signal did not come");
   check(!fault.failed(), "an engine failed");
   return spread_of(cycles, span);
 }

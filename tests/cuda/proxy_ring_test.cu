@@ -23,19 +23,6 @@ using support::must;
 
 constexpr std::uint64_t forever_ns = 20'000'000'000;
 
-/// GPU time now; deadlines of kernels are relative to it.
-__global__ void read_timer(std::uint64_t* to) {
-  device_memory::signal_store(to, device_memory::timer_ns());
-}
-
-std::uint64_t gpu_now() {
-  const support::pinned_memory word(64);
-  auto* at = reinterpret_cast<std::uint64_t*>(word.data());
-  read_timer<<<1, 1>>>(at);
-  must(cudaDeviceSynchronize());
-  return host_memory::signal_acquire(at);
-}
-
 struct ring_case {
   std::uint32_t warps;
   std::uint64_t slots;
@@ -53,7 +40,7 @@ void run_case(const ring_case& c) {
   const support::pinned_memory late(64);
   auto* words = reinterpret_cast<std::uint64_t*>(payload.data());
   const proxy::command_codec codec = support::ring_codec();
-  const std::uint64_t deadline = gpu_now() + forever_ns;
+  const std::uint64_t deadline = support::gpu_now() + forever_ns;
   support::produce<<<c.warps, 32>>>(rings.device(), codec, c.first, c.count, c.batch, words,
                                     deadline, reinterpret_cast<std::uint64_t*>(late.data()));
   must(cudaGetLastError());
@@ -98,7 +85,7 @@ TEST(ProxyRingGpu, AKernelThatFindsNoRoomEndsAtItsDeadline) {
   const support::pinned_memory late(64);
   auto* flag = reinterpret_cast<std::uint64_t*>(late.data());
   support::produce<<<1, 32>>>(rings.device(), support::ring_codec(), 0, 100, 4, nullptr,
-                              gpu_now() + 50'000'000, flag);
+                              support::gpu_now() + 50'000'000, flag);
   must(cudaDeviceSynchronize());
   EXPECT_EQ(host_memory::signal_acquire(flag), 1U);
 }
@@ -158,7 +145,7 @@ TEST(ProxyRingGpu, AKernelsPutsGoThroughTheEngineAndComeBackAsSignals) {
     }
     put_and_wait<<<1, 1>>>(rings.views()[0], *codec, reinterpret_cast<std::uint64_t*>(base),
                            reinterpret_cast<std::uint64_t*>(base + 4096 + 1024), words + 128 + 3,
-                           count, gpu_now() + forever_ns, wrong);
+                           count, support::gpu_now() + forever_ns, wrong);
     must(cudaGetLastError());
     const auto end = std::chrono::steady_clock::now() + 25s;
     while (cudaStreamQuery(nullptr) == cudaErrorNotReady &&

@@ -79,6 +79,19 @@ class pinned_rings {
   return *proxy::command_codec::create({64, 512, std::uint64_t{1} << 30, 1 << 20});
 }
 
+static __global__ void read_timer(std::uint64_t* to) {
+  device_memory::signal_store(to, device_memory::timer_ns());
+}
+
+/// The GPU's clock; deadlines of kernels are relative to it.
+[[nodiscard]] inline std::uint64_t gpu_now() {
+  const pinned_memory word(64);
+  auto* at = reinterpret_cast<std::uint64_t*>(word.data());
+  read_timer<<<1, 1>>>(at);
+  must(cudaDeviceSynchronize());
+  return host_memory::signal_acquire(at);
+}
+
 /// Warp w produces for ring w: `count` commands in batches of `batch` (1: lane 0 alone). Before
 /// each batch every lane writes payload word [w][index % slots], which the commands release. `late`
 /// is set where the deadline passed first.

@@ -34,6 +34,7 @@ class host_rig {
   using transport = typename Setting::transport;
   using world = typename Setting::world;
   static constexpr bool counts = Setting::counts;
+  static constexpr bool groups = !Setting::counts;
 
   host_rig(const run_config& config, world& everything, transport& own)
       : config_(config), world_(everything), own_(own) {}

@@ -53,12 +53,12 @@ struct proxied_setting {
     for (int rank = 0; rank < static_cast<int>(out.ranks.size()); ++rank) {
       out.commands += everything.commands(rank);
       out.proxy_messages += everything.messages(rank);
-      out.proxy_threads.push_back("rank " + std::to_string(rank) +
-                                  " comm 0: " + everything.statistics(rank, 0).json());
     }
+    out.proxy_threads.push_back("rank 0, comm 0: " + everything.statistics(0, 0).json());
     for (std::size_t i = 0; i < affinity.size(); ++i) {
-      out.proxy_threads.push_back("proxy thread " + std::to_string(i) + " may run on CPUs " +
-                                  affinity[i]);
+      if (i != 0 && affinity[i] == affinity[i - 1]) continue;
+      out.proxy_threads.push_back("proxy threads from " + std::to_string(i) +
+                                  " on may run on CPUs " + affinity[i]);
     }
   }
 };
