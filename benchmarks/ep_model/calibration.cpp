@@ -32,7 +32,7 @@ double predict(const point& at, bool copies, const measured_call& c) {
   wire.issue_ns.value = std::exp(at[1]);
   wire.channel_bytes_per_s.value = 1e9 / std::exp(at[2]);
   wire.issuer_copies = copies;
-  return budget_of({.messages = c.messages, .bytes = c.bytes}, wire, {.inner = nullptr}, 1).total();
+  return budget_of({.messages = c.messages, .bytes = c.bytes}, wire, {.inner = false}, 1).total();
 }
 
 /// Mean of the squared logarithm of predicted / measured over the points of the fit.

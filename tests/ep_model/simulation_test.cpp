@@ -45,7 +45,7 @@ moe_work work(std::int64_t tokens, std::int64_t ranks, std::int64_t nodes) {
 
 double closed(const sim_setting& s, const routing_spread& spread, direction way) {
   return call_budget(s.work, spread, s.shape, way, s.wire,
-                     {.comms = s.comms, .inner = &s.inner, .machine = s.machine})
+                     {.comms = s.comms, .inside = s.inner, .machine = s.machine})
       .total();
 }
 

@@ -295,9 +295,10 @@ struct stage_budget {
 
 /// How a wire is used: its issuers, what lies inside the node, what copies cost.
 struct wire_use {
-  double comms = 1;                         ///< K issuers, at most `wire_cost::max_issuers`
-  const wire_cost* inner = &wires::nvlink;  ///< inside a node, for per_node and all_gather; or null
-  machine_cost machine{};                   ///< default: copies are free, as in the simulator
+  double comms = 1;                  ///< K issuers, at most `wire_cost::max_issuers`
+  bool inner = true;                 ///< ranks of a node reach each other: per_node, all_gather
+  wire_cost inside = wires::nvlink;  ///< by which
+  machine_cost machine{};            ///< default: copies are free, as in the simulator
 };
 
 /// How long an issuer is busy per message when K of them work: they slow each other by what they
@@ -332,16 +333,16 @@ struct rank_links {
   const double copy = use.machine.copy_bytes_per_s.value;
   b.pack = copy > 0 ? t.packed_bytes * 1e9 / copy : 0;
   b.unpack = copy > 0 ? t.unpacked_bytes * 1e9 / copy : 0;
-  const wire_cost* in = use.inner;
-  const double inner_rate = in != nullptr ? in->channel_bytes_per_s.value : 0;
+  const wire_cost& in = use.inside;
+  const double inner_rate = in.channel_bytes_per_s.value;
   const auto store = [&](double bytes, double signals) {
-    if (in == nullptr || signals <= 0) return 0.0;
-    return signals * in->issue_ns.value + (inner_rate > 0 ? bytes * 1e9 / inner_rate : 0);
+    if (!use.inner || signals <= 0) return 0.0;
+    return signals * in.issue_ns.value + (inner_rate > 0 ? bytes * 1e9 / inner_rate : 0);
   };
   const double own_stores = store(t.stored_bytes, t.stored_signals);
   const double relaying = store(t.relayed_bytes, t.relayed_signals);
   const bool through_relay = t.relayed_signals > 0 || t.stores_first;
-  if (own_stores > 0 && (through_relay || t.messages <= 0)) b.relay = in->latency_ns.value;
+  if (own_stores > 0 && (through_relay || t.messages <= 0)) b.relay = in.latency_ns.value;
   if (t.messages <= 0 || t.stores_first) b.relay += own_stores;
   if (t.messages <= 0) return b;
 
@@ -405,8 +406,7 @@ struct rank_links {
                                                  traffic_shape shape, direction way,
                                                  const wire_cost& wire, const wire_use& use = {}) {
   const double on_node = static_cast<double>(w.routed.ranks) / static_cast<double>(w.routed.nodes);
-  const bool inner = use.inner != nullptr;
-  stage_budget b = budget_of(traffic_of(w, s, shape, way, wire, inner), wire, use, on_node);
+  stage_budget b = budget_of(traffic_of(w, s, shape, way, wire, use.inner), wire, use, on_node);
   const bool counts = way == direction::dispatch && w.lands == landing::counted &&
                       shape != traffic_shape::all_gather && w.routed.ranks > 1;
   if (counts) b += budget_of(count_traffic(w), wire, use, on_node);

@@ -75,7 +75,7 @@ inline constexpr double plan_tie = 0.02;
                                           double comms, const machine_cost& machine,
                                           bool inner = true) {
   w.lands = lands;
-  const wire_use use{.comms = comms, .inner = inner ? &wires::nvlink : nullptr, .machine = machine};
+  const wire_use use{.comms = comms, .inner = inner, .machine = machine};
   priced_call p{.shape = shape, .lands = lands, .comms = comms, .valid = true};
   for (const direction way : {direction::dispatch, direction::combine}) {
     const stage_budget b = call_budget(w, s, shape, way, wire, use);

@@ -176,7 +176,7 @@ TEST(CostModel, TheBudgetIsThePipelinesEnd) {
     const double expected = play(messages, comms, links, wire.issue_ns.value, move,
                                  wire.latency_ns.value, wire.arrive_ns.value);
     const double got =
-        budget_of(t, wire, {.comms = static_cast<double>(comms), .inner = nullptr}, 1).total();
+        budget_of(t, wire, {.comms = static_cast<double>(comms), .inner = false}, 1).total();
     EXPECT_NEAR(got / expected, 1, comms == 1 ? 1e-9 : 0.05)
         << "seed 7, case " << i << ": " << messages << " messages, " << comms << " comms, " << links
         << " links";
@@ -195,7 +195,7 @@ TEST(CostModel, AWireWhoseIssuerCopiesAddsBothRooflines) {
   wire.channel_bytes_per_s.value = 1e9;
   wire.issuer_copies = true;
   const call_traffic t{.messages = 10, .bytes = 1000};
-  EXPECT_DOUBLE_EQ(budget_of(t, wire, {.inner = nullptr}, 1).total(), 10 * 100 + 1000);
+  EXPECT_DOUBLE_EQ(budget_of(t, wire, {.inner = false}, 1).total(), 10 * 100 + 1000);
 }
 
 TEST(CostModel, NodesShareTheirNicsAndRanksCannotExceedTheirChannels) {
