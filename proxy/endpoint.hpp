@@ -82,11 +82,15 @@ struct endpoint_limits {
 /// | `e.limits()`          | before anything else                                              |
 /// | `e.window()`          | the own window                                                    |
 /// | `e.attach(memory)`    | registers the engine's buffers: once, before the first post       |
+/// | `e.detach()`          | forgets slots, sends and completions: the engine's buffers may go |
 /// | `e.receive(slot, n, c)` | posts a receive slot                                            |
 /// | `e.write(p)`          | posts a write                                                     |
 /// | `e.send(p)`           | posts a message                                                   |
 /// | `e.poll(out)`         | makes progress; how many completions it wrote to `out`            |
 /// | `e.describe(code)`    | words for an error's code                                         |
+///
+/// After `detach`, which waits for what is being written there, nothing touches the registered
+/// buffers, and another engine may attach. It may be called without `attach`.
 ///
 /// No order is promised between any two operations, and a local completion says nothing about the
 /// peer. A post with `more` may stay unsent until one without follows.
@@ -99,6 +103,7 @@ concept ProxyEndpoint =
       { ce.limits() } -> std::same_as<endpoint_limits>;
       { ce.window() } -> std::same_as<std::span<std::byte>>;
       { e.attach(memory) } -> std::same_as<result<void>>;
+      { e.detach() } noexcept -> std::same_as<void>;
       { e.receive(slot, std::uint64_t{}, std::uint32_t{}) } -> std::same_as<post_result>;
       { e.write(write) } -> std::same_as<post_result>;
       { e.send(send) } -> std::same_as<post_result>;

@@ -36,6 +36,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,7 +52,7 @@ struct engine_memory {
   fault_cell* fault = nullptr;
 };
 
-/// One engine. Its end of the wire is `Endpoint`.
+/// One engine. Its end of the wire is `Endpoint`, which outlives it.
 ///
 /// @par Threads  `step` and `watch` from one thread at a time; `statistics` from any.
 template <ProxyEndpoint Endpoint>
@@ -59,7 +60,7 @@ class engine {
  public:
   /// Registers the buffers and posts the receive slots.
   ///
-  /// @par Errors  those of `plan_engine`; what the endpoint refuses
+  /// @par Errors  those of `plan_engine`; what the endpoint refuses; `out_of_memory`
   [[nodiscard]] static result<std::unique_ptr<engine>> create(Endpoint& endpoint,
                                                               const command_codec& codec,
                                                               const engine_group& group,
@@ -67,13 +68,22 @@ class engine {
                                                               engine_memory memory) {
     const result<engine_plan> plan = plan_engine(options, group, endpoint.limits());
     if (!plan) return plan.error();
-    std::unique_ptr<engine> made(new engine(endpoint, codec, group, *plan, std::move(memory)));
+    std::unique_ptr<engine> made;
+    try {
+      made.reset(new engine(endpoint, codec, group, *plan, std::move(memory)));
+    } catch (const std::bad_alloc&) {
+      return failure{errc::out_of_memory, "engine::create",
+                     "queues of " + std::to_string(plan->options.peer_queue) + " commands for " +
+                         std::to_string(group.ranks) + " peers; use a smaller peer_queue"};
+    }
     if (result<void> ready = made->prepare(); !ready) return ready.error();
     return result<std::unique_ptr<engine>>(std::move(made));
   }
 
   engine(const engine&) = delete;
   engine& operator=(const engine&) = delete;
+  /// What is in flight is forgotten; peers must not count on it any more.
+  ~engine() { endpoint_.detach(); }
 
   /// Does what there is to do now; never waits.
   /// @returns false if there was nothing, or after a failure

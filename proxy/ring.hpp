@@ -107,6 +107,8 @@ class ring_producer {
   /// Commands published so far are those below it.
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t head() const noexcept { return head_; }
 
+  /// @pre `n` is at most the slots of the ring: more would never fit
+  ///
   /// True if `n` more fit, as far as the last look at the consumer's tail tells; looks again if
   /// not.
   EPT_NO_EXEC_CHECK
@@ -155,6 +157,7 @@ class ring_producer {
 /// ... The entries of a warp's 32 lanes are 512 contiguous bytes. All threads hold the same
 /// `producer`.
 ///
+/// @pre          `n` is at most the slots of the ring: more would never fit
 /// @param make   `command_words make(index)`
 /// @returns false if the ring has no room for all of them; then none is published
 /// @par Order    releases what any thread of the group wrote before

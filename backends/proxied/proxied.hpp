@@ -140,8 +140,8 @@ class proxied_world {
 
   [[nodiscard]] transport& rank(int index) { return *ranks_[static_cast<std::size_t>(index)]; }
 
-  /// Calls `function` once per rank, each in a thread of its own, and joins them. Afterwards what
-  /// is in flight lands.
+  /// Calls `function` once per rank, each in a thread of its own, and joins them. Afterwards all
+  /// that the ranks pushed is posted; what nobody waited for may still be on its way.
   void run(const std::function<void(transport&)>& function) {
     std::size_t first = 0;
     if (baton_ != nullptr) first = baton_->announce(ranks_.size());

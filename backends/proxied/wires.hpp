@@ -47,6 +47,7 @@ class breakable_endpoint {
   [[nodiscard]] proxy::endpoint_limits limits() const { return inner_.limits(); }
   [[nodiscard]] std::span<std::byte> window() const { return inner_.window(); }
   [[nodiscard]] result<void> attach(std::span<std::byte> memory) { return inner_.attach(memory); }
+  void detach() noexcept { inner_.detach(); }
   proxy::post_result receive(std::byte* slot, std::uint64_t bytes, std::uint32_t context) {
     return inner_.receive(slot, bytes, context);
   }

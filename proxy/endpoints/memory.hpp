@@ -16,6 +16,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,7 @@ class memory_endpoint {
   [[nodiscard]] endpoint_limits limits() const noexcept;
   [[nodiscard]] std::span<std::byte> window() const noexcept { return window_; }
   [[nodiscard]] result<void> attach(std::span<std::byte>) { return {}; }
+  void detach() noexcept;
   post_result receive(std::byte* slot, std::uint64_t bytes, std::uint32_t context);
   post_result write(const write_post& post);
   post_result send(const send_post& post);
@@ -68,6 +70,7 @@ class memory_endpoint {
     explicit fixed_queue(std::size_t capacity) : entries_(capacity) {}
     [[nodiscard]] std::size_t size() const noexcept { return count_; }
     [[nodiscard]] bool full() const noexcept { return count_ == entries_.size(); }
+    void clear() noexcept { count_ = 0; }
     void push(const T& value) noexcept {
       std::size_t at = first_ + count_++;
       if (at >= entries_.size()) at -= entries_.size();
@@ -142,6 +145,20 @@ inline endpoint_limits memory_endpoint::limits() const noexcept {
           // Local completions have a queue of their own; the engine counts them in.
           .completions = o.completions + o.operations,
           .batch = o.batch};
+}
+
+inline void memory_endpoint::detach() noexcept {
+  std::unique_lock lock(mutex_);
+  slots_.clear();
+  while (promised_ != 0) {  // a sender is copying into a slot that it took
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+  slots_.clear();  // such a sender may have given one back
+  arrived_.clear();
+  local_.clear();
+  waiting_.store(0, std::memory_order_relaxed);
 }
 
 inline post_result memory_endpoint::receive(std::byte* data, std::uint64_t bytes,

@@ -46,6 +46,7 @@ class null_endpoint {
   }
   [[nodiscard]] std::span<std::byte> window() const noexcept { return options_.window; }
   [[nodiscard]] result<void> attach(std::span<std::byte>) { return {}; }
+  void detach() noexcept { count_ = 0; }
   post_result receive(std::byte*, std::uint64_t, std::uint32_t) noexcept {
     return post_result::failed;
   }

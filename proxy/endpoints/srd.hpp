@@ -71,6 +71,18 @@ class srd_endpoint {
   }
   [[nodiscard]] std::span<std::byte> window() const { return inner_.window(); }
   [[nodiscard]] result<void> attach(std::span<std::byte> memory) { return inner_.attach(memory); }
+  void detach() noexcept {
+    inner_.detach();
+    live_.clear();
+    free_.clear();
+    for (std::size_t i = held_.size(); i-- > 0;) {
+      held_[i].state = phase::free;
+      free_.push_back(static_cast<std::uint32_t>(i));  // within what the constructor reserved
+    }
+    local_.clear();
+    arrived_.clear();
+    batch_ = 0;
+  }
   post_result receive(std::byte* slot, std::uint64_t bytes, std::uint32_t context) {
     return inner_.receive(slot, bytes, context);
   }
@@ -290,7 +302,8 @@ class srd_endpoint {
       case completion_kind::immediate:
       case completion_kind::message:
         if (rank_ == options_.dead_rank && posted_to_dead_ > options_.dead_after) return;
-        if (options_.completions != 0 && arrived_.size() >= options_.completions) {
+        // As `limits` says: arrivals may use what local completions leave free.
+        if (options_.completions != 0 && arrived_.size() + local_.size() >= limits().completions) {
           ++lost_;
           return;
         }

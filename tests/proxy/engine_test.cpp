@@ -29,6 +29,7 @@ struct memory_rig : rig<memory_endpoint> {
   }
   memory_network network;
   std::string error;
+  engine_end end{*this};
 };
 
 TEST(Engine, APutCopiesItsBytesAndCountsOnce) {
@@ -137,6 +138,7 @@ class reluctant_endpoint {
   [[nodiscard]] endpoint_limits limits() const { return inner_.limits(); }
   [[nodiscard]] std::span<std::byte> window() const { return inner_.window(); }
   [[nodiscard]] result<void> attach(std::span<std::byte> memory) { return inner_.attach(memory); }
+  void detach() noexcept { inner_.detach(); }
   post_result receive(std::byte* slot, std::uint64_t bytes, std::uint32_t context) {
     return inner_.receive(slot, bytes, context);
   }
@@ -171,6 +173,7 @@ TEST(Engine, RefusedAMillionTimesAPostGoesOutOnce) {
       ends.push_back(
           std::make_unique<reluctant_endpoint>(network.endpoint(i, 0), i == 0 ? refusals : 0));
     }
+    const rig<reluctant_endpoint>::engine_end end{r};
     ASSERT_EQ(r.build([&](std::uint32_t i) -> reluctant_endpoint& { return *ends[i]; }), "");
     r.rank(0).window[9] = std::byte{42};
     ASSERT_TRUE(r.push(0, {.src_offset = 9, .dst_offset = 99, .bytes = 1, .peer = 1, .signal = 0}));
@@ -192,6 +195,7 @@ TEST(Engine, FlushSaysExactlyWhichSourcesAreFree) {
   rig_options options{.window_bytes = 64};
   rig<null_endpoint> r(options);
   std::vector<null_endpoint> ends(2, null_endpoint(wire));
+  const rig<null_endpoint>::engine_end end{r};
   ASSERT_EQ(r.build([&](std::uint32_t i) -> null_endpoint& { return ends[i]; }), "");
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(r.push(0, {.bytes = 8, .peer = 1, .signal = 0}));
   EXPECT_EQ(host_memory::signal_acquire(r.rank(0).rings[0].complete), 0U);
@@ -269,6 +273,7 @@ TEST(Engine, WhatDoesNotMoveIsAFailureThatNamesThePeer) {
   for (std::uint32_t i = 0; i < 2; ++i) {
     ends.push_back(std::make_unique<reluctant_endpoint>(network.endpoint(i, 0), ~0ULL));
   }
+  const rig<reluctant_endpoint>::engine_end end{r};
   ASSERT_EQ(r.build([&](std::uint32_t i) -> reluctant_endpoint& { return *ends[i]; }), "");
   ASSERT_TRUE(r.push(0, {.peer = 1, .signal = 0}));
   for (int i = 0; i < 3; ++i) {
@@ -308,11 +313,37 @@ TEST(Engine, ACompletionThatComesTwiceIsAFailureAndNotASecondOperation) {
   for (std::uint32_t i = 0; i < 2; ++i) {
     ends.push_back(std::make_unique<repeating_endpoint>(network.endpoint(i, 0)));
   }
+  const rig<repeating_endpoint>::engine_end end{r};
   ASSERT_EQ(r.build([&](std::uint32_t i) -> repeating_endpoint& { return *ends[i]; }), "");
   ASSERT_TRUE(r.push(0, {.bytes = 8, .peer = 1, .signal = 0}));
   ASSERT_TRUE(r.until([&] { return r.rank(0).fault.failed(); }, 100));
   EXPECT_NE(r.why(0).find("which is not in flight"), std::string::npos) << r.why(0);
   EXPECT_EQ(r.at(0).in_flight(), 0U);
+}
+
+TEST(Engine, NothingTouchesTheSlotsOfAnEngineThatIsGone) {
+  std::vector<std::byte> windows(2 * 4096);
+  memory_network network({{windows.data(), 4096}, {windows.data() + 4096, 4096}}, 1, {});
+  const command_codec codec = *command_codec::create({2, 8, 4096, 0});
+  std::vector<std::uint64_t> words(8);
+  fault_cell fault;
+  engine_options options;
+  options.eager = 64;
+  options.slots_per_peer = 2;
+  const std::vector<std::byte> message(64, std::byte{7});
+  const auto send = [&] {
+    return network.endpoint(0, 0).send(
+        {.peer = 1, .data = message.data(), .bytes = message.size(), .context = 0});
+  };
+  for (int life = 0; life < 3; ++life) {
+    EXPECT_EQ(send(), post_result::again) << "no slot is posted, life " << life;
+    const auto made = engine<memory_endpoint>::create(network.endpoint(1, 0), codec, {1, 2, 8},
+                                                      options, {{}, 0, words.data(), &fault});
+    ASSERT_TRUE(made) << made.error().message();
+    EXPECT_EQ(send(), post_result::posted);
+    std::vector<completion> out(4);
+    (void)network.endpoint(0, 0).poll(out);
+  }
 }
 
 TEST(Engine, CreditsThatWereNeverGivenAreAFailure) {

@@ -47,6 +47,12 @@ class rig {
  public:
   using endpoint_source = std::function<Endpoint&(std::uint32_t)>;
 
+  /// Ends the engines: declared behind the endpoints, which outlive them.
+  struct engine_end {
+    rig& of;
+    ~engine_end() { of.engines_.clear(); }
+  };
+
   explicit rig(const rig_options& options) : options_(options) {
     const auto layout = ring_layout::of(options.ring_slots);
     for (std::uint32_t r = 0; r < options.ranks; ++r) {

@@ -35,6 +35,7 @@ struct srd_rig : rig<wire> {
   memory_network network;
   std::vector<std::unique_ptr<wire>> ends;
   std::string error;
+  engine_end end{*this};
 };
 
 constexpr std::uint32_t ranks = 3;
@@ -162,6 +163,7 @@ TEST(Srd, WithoutCreditsABoundedQueueForgets) {
     ends.push_back(
         std::make_unique<boasting>(network.endpoint(i, 0), honest, static_cast<int>(i), 0));
   }
+  const rig<boasting>::engine_end end{r};
   ASSERT_EQ(r.build([&](std::uint32_t i) -> boasting& { return *ends[i]; }), "");
   constexpr std::uint64_t puts = 400;
   std::uint64_t sent = 0;
