@@ -7,7 +7,7 @@
 #   tools/gpu_check.sh --tests PATH --bench PATH [--traces FOLDER] [--only STEP,STEP..]
 #
 # The programs may have been built elsewhere: no compiler and no CMake is needed here.
-# Steps: tests bench memcheck synccheck racecheck sass
+# Steps: tests bench memcheck initcheck synccheck racecheck sass
 set -u -o pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -15,7 +15,7 @@ build=$root/build/cuda
 tests=
 bench=
 traces=$root/benchmarks/traces
-only=tests,bench,memcheck,synccheck,racecheck,sass
+only=tests,bench,memcheck,initcheck,synccheck,racecheck,sass
 while [ $# -gt 0 ]; do
   case $1 in
     --tests) tests=$2; shift 2 ;;
@@ -152,6 +152,11 @@ if wanted memcheck; then
   sanitize "memcheck: ep_bench" memcheck "${small_bench[@]}"
   sanitize "memcheck: modes, layouts, FP8" memcheck "$tests" --gtest_brief=1 \
     "--gtest_filter=$matrix"
+fi
+if wanted initcheck; then
+  sanitize "initcheck: modes, layouts, formats" initcheck "$tests" --gtest_brief=1 \
+    '--gtest_filter=*CudaMatrix*/*moe_e64*2*'
+  sanitize "initcheck: ep_bench" initcheck "${small_bench[@]}"
 fi
 if wanted synccheck; then
   sanitize "synccheck: workers, groups, faults" synccheck "$tests" --gtest_brief=1 \
