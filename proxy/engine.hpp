@@ -36,7 +36,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -60,7 +59,7 @@ class engine {
  public:
   /// Registers the buffers and posts the receive slots.
   ///
-  /// @par Errors  those of `plan_engine`; what the endpoint refuses; `out_of_memory`
+  /// @par Errors  those of `plan_engine`; what the endpoint refuses; `out_of_memory` for the slots
   [[nodiscard]] static result<std::unique_ptr<engine>> create(Endpoint& endpoint,
                                                               const command_codec& codec,
                                                               const engine_group& group,
@@ -68,14 +67,7 @@ class engine {
                                                               engine_memory memory) {
     const result<engine_plan> plan = plan_engine(options, group, endpoint.limits());
     if (!plan) return plan.error();
-    std::unique_ptr<engine> made;
-    try {
-      made.reset(new engine(endpoint, codec, group, *plan, std::move(memory)));
-    } catch (const std::bad_alloc&) {
-      return failure{errc::out_of_memory, "engine::create",
-                     "queues of " + std::to_string(plan->options.peer_queue) + " commands for " +
-                         std::to_string(group.ranks) + " peers; use a smaller peer_queue"};
-    }
+    std::unique_ptr<engine> made(new engine(endpoint, codec, group, *plan, std::move(memory)));
     if (result<void> ready = made->prepare(); !ready) return ready.error();
     return result<std::unique_ptr<engine>>(std::move(made));
   }

@@ -52,6 +52,9 @@ struct engine_plan {
 /// Writes with immediate that a peer may leave unread where nothing limits them.
 inline constexpr std::uint32_t default_writes_per_peer = 512;
 
+/// The longest `engine_options::peer_queue`.
+inline constexpr std::uint32_t most_queued = 1U << 16;
+
 /// Completions of credits that a peer may have on their way to us at once, for each kind of credit:
 /// one is returned for each half of what was given.
 inline constexpr std::uint32_t credit_completions = 4;
@@ -76,11 +79,13 @@ inline constexpr std::uint32_t credit_completions = 4;
     return refuse(errc::invalid_argument,
                   "rank " + number(group.rank) + " of " + number(group.ranks));
   }
-  if (o.peer_queue < 2 || !std::has_single_bit(o.peer_queue) || o.visit == 0 || o.ring_burst == 0) {
-    return refuse(errc::invalid_argument,
-                  "peer_queue is " + number(o.peer_queue) + ", visit " + number(o.visit) +
-                      ", ring_burst " + number(o.ring_burst) +
-                      "; expected a power of two from 2 and numbers from 1");
+  if (o.peer_queue < 2 || o.peer_queue > most_queued || !std::has_single_bit(o.peer_queue) ||
+      o.visit == 0 || o.ring_burst == 0) {
+    return refuse(errc::invalid_argument, "peer_queue is " + number(o.peer_queue) + ", visit " +
+                                              number(o.visit) + ", ring_burst " +
+                                              number(o.ring_burst) +
+                                              "; expected a power of two from 2 to " +
+                                              number(most_queued) + " and numbers from 1");
   }
   if (limits.max_message != 0 && group.max_message > limits.max_message) {
     return refuse(errc::unsupported, "messages of " + number(group.max_message) +
