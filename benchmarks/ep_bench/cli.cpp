@@ -117,6 +117,7 @@ struct option {
   const char* value;
   const char* help;
   std::function<std::string(options&, const std::string&)> set;
+  bool proxied = false;  ///< means nothing on other wires
 };
 
 constexpr std::int32_t many = std::numeric_limits<std::int32_t>::max();
@@ -189,26 +190,31 @@ const std::vector<option>& table() {
          return choose(schedules, t, o.config.schedule);
        }},
       {"--comms", "K", "proxied wires: engines per rank, each with a thread and an endpoint",
-       [](options& o, text t) { return number<std::uint32_t>(t, 1, 64, o.config.proxy.comms); }},
+       [](options& o, text t) { return number<std::uint32_t>(t, 1, 64, o.config.proxy.comms); },
+       true},
       {"--eager", "BYTES", "proxied wires: payloads up to that travel in grouped messages; 0: none",
        [](options& o, text t) {
          return number<std::uint64_t>(t, 0, 1 << 20, o.config.proxy.engine.eager);
-       }},
+       },
+       true},
       {"--slot-bytes", "BYTES", "proxied wires: of a grouped message; 0: 8 payloads, at least 8192",
        [](options& o, text t) {
          return number<std::uint64_t>(t, 0, 1 << 20, o.config.proxy.engine.slot_bytes);
-       }},
+       },
+       true},
       {"--post-ns", "NS", "proxied wires: CPU time that each post is made to take",
        [](options& o, text t) {
          return number<std::uint64_t>(t, 0, 1'000'000, o.config.proxy.post_ns);
-       }},
+       },
+       true},
       {"--proxy-threads", "N", "proxied wires: threads for all engines; 0: one each",
        [](options& o, text t) {
          const std::string wrong = number<std::uint32_t>(t, 0, 1024, o.config.proxy.driver_threads);
          o.config.proxy.drive =
              o.config.proxy.driver_threads == 0 ? proxy_drive::threads : proxy_drive::shared;
          return wrong;
-       }},
+       },
+       true},
       {"--json", "FILE|-", "one JSON object per wire; - is stdout, without the table",
        [](options& o, text t) {
          o.json = t;
@@ -262,6 +268,9 @@ parsed complete(options asked) {
   }
   if (config.copy_baseline) config.schedule = run_mode::free;
   const bool proxied = asked.wires.size() == 1 && asked.wires[0].starts_with("proxy:");
+  if (!proxied && !asked.proxied_option.empty()) {
+    return refuse(asked.proxied_option + " is for --wire " + with_commas(support::proxied_wires()));
+  }
   if (proxied && !asked.schedule_given) config.schedule = run_mode::free;
   if (proxied && config.schedule == run_mode::baton) config.proxy.drive = proxy_drive::baton;
   if (proxied && asked.exec == execution::cuda) {
@@ -355,6 +364,7 @@ parsed parse(int count, const char* const* arguments) {
     const std::string value = arguments[++i];
     const std::string wrong = found->set(asked, value);
     if (!wrong.empty()) return refuse(name + " '" + value + "': " + wrong);
+    if (found->proxied) asked.proxied_option = name;
   }
   return complete(std::move(asked));
 }

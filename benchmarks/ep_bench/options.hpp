@@ -19,6 +19,7 @@ struct options {
   std::string format = "bf16";  ///< as it was given
   bool returns_given = false;   ///< otherwise `returns` is as `values`
   bool schedule_given = false;  ///< otherwise free for proxied wires, baton for simulated ones
+  std::string proxied_option;   ///< one that was given and needs a proxied wire
   execution exec = execution::cpu;
   std::string json;    ///< file to write, "-" for stdout, empty for none
   bool quiet = false;  ///< no progress and no table

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""The command line of ep_bench: help, refusals with what was expected, verdicts, JSON."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+PROGRAM = pathlib.Path(sys.argv.pop())
+SMALL = ("--ranks", "3", "--tokens", "5", "--hidden", "64", "--experts", "12", "--iterations", "2")
+
+
+def run(*arguments):
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+class CommandLine(unittest.TestCase):
+
+    def refused(self, expected, *arguments):
+        status, output, error = run(*arguments)
+        self.assertEqual((status, output), (2, ""), error)
+        self.assertIn(expected, error)
+
+    def test_help_lists_every_option_that_the_documents_use(self):
+        status, output, _ = run("--help")
+        self.assertEqual(status, 0)
+        for option in ("--wire", "--ranks", "--tokens", "--mode", "--layout", "--format", "--comms",
+                       "--eager", "--memcpy-baseline", "--json", "--seed", "--routing"):
+            self.assertIn(f"  {option}", output)
+
+    def test_what_is_wrong_is_said_with_what_was_expected(self):
+        self.refused("no option '--rank'", "--rank", "8")
+        self.refused("--ranks needs a value", "--ranks")
+        self.refused("expected a whole number from 1 to 4096", "--ranks", "0")
+        self.refused("nvlink, ib-gpu", "--wire", "token-ring")
+        self.refused("expected one of rank_major, expert_major", "--layout", "flat")
+        self.refused("--tokens has 2 counts, expected 1 or 3", "--ranks", "3", "--tokens", "1,2")
+        self.refused("--transfer pull needs", "--transfer", "pull")
+        self.refused("--landing caller needs --mode counted", "--landing", "caller")
+        self.refused("--comms is for --wire proxy:memory", "--wire", "nvlink", "--comms", "2")
+        self.refused("--eager is for --wire proxy:memory", "--eager", "64")
+        self.refused("peer-memory needs --exec cuda", "--wire", "peer-memory")
+
+    def test_a_run_is_verified_and_its_json_says_so(self):
+        for wire in ("nvlink", "efa-proxy", "proxy:memory", "proxy:srd"):
+            status, output, error = run("--wire", wire, *SMALL, "--quiet", "--json", "-")
+            self.assertEqual(status, 0, error)
+            row = json.loads(output)
+            self.assertEqual((row["wire"], row["verified"]), (wire, True))
+            self.assertGreater(row["dispatch"]["mean_ns"], 0)
+
+    def test_damage_is_noticed(self):
+        status, _, _ = run("--wire", "nvlink", *SMALL, "--quiet", "--tamper")
+        self.assertEqual(status, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
