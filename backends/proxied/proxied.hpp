@@ -195,10 +195,10 @@ class proxied_world {
   }
   [[nodiscard]] const Wire& wire() const noexcept { return *wire_; }
 
-  /// Hash of every decision. Under `proxy_drive::baton` the same options and functions give the
-  /// same.
+  /// Hash of every decision under `proxy_drive::baton`: the same options and functions give the
+  /// same. 0 where threads drive: their decisions cannot be repeated.
   [[nodiscard]] std::uint64_t trace_hash() const {
-    return (baton_ != nullptr ? baton_->trace_hash() : 0) * 31 + wire_->trace_hash();
+    return baton_ != nullptr ? baton_->trace_hash() * 31 + wire_->trace_hash() : 0;
   }
 
   /// What went wrong without stopping anybody: damaged guard zones, forgotten arrivals.

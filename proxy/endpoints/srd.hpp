@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -136,7 +137,9 @@ class srd_endpoint {
   }
 
   /// Arrivals that found the queue full. A correct engine leaves it 0.
-  [[nodiscard]] std::uint64_t lost() const noexcept { return lost_; }
+  [[nodiscard]] std::uint64_t lost() const noexcept {
+    return lost_.load(std::memory_order_relaxed);
+  }
   /// Messages that found no slot at their peer and had to wait.
   [[nodiscard]] std::uint64_t not_ready() const noexcept { return not_ready_; }
   /// Hash of every decision.
@@ -304,7 +307,7 @@ class srd_endpoint {
         if (rank_ == options_.dead_rank && posted_to_dead_ > options_.dead_after) return;
         // As `limits` says: arrivals may use what local completions leave free.
         if (options_.completions != 0 && arrived_.size() + local_.size() >= limits().completions) {
-          ++lost_;
+          lost_.fetch_add(1, std::memory_order_relaxed);
           return;
         }
         arrived_.push_back(c);
@@ -328,7 +331,7 @@ class srd_endpoint {
   std::uint64_t trace_ = 0xcbf29ce484222325U;
   std::uint64_t clock_ = 0;
   std::uint64_t posted_to_dead_ = 0;
-  std::uint64_t lost_ = 0;
+  std::atomic<std::uint64_t> lost_ = 0;  ///< relaxed: a number that others may read meanwhile
   std::uint64_t not_ready_ = 0;
   std::size_t batch_ = 0;
   std::vector<held> held_;
