@@ -29,7 +29,8 @@ constexpr named<message_shape> shapes[] = {{"auto", message_shape::automatic},
                                            {"per_peer", message_shape::per_peer},
                                            {"direct", message_shape::direct}};
 constexpr named<dispatch_mode> modes[] = {{"slotted", dispatch_mode::slotted},
-                                          {"counted", dispatch_mode::counted}};
+                                          {"counted", dispatch_mode::counted},
+                                          {"auto", dispatch_mode::automatic}};
 constexpr named<execution> executions[] = {{"cpu", execution::cpu}, {"cuda", execution::cuda}};
 constexpr named<element> elements[] = {
     {"bf16", element::bf16}, {"fp16", element::fp16}, {"fp32", element::fp32}};
@@ -120,6 +121,9 @@ struct option {
   bool proxied = false;  ///< means nothing on other wires
 };
 
+/// A slotted landing zone of more tokens is larger than what it saves.
+constexpr std::int64_t most_decode_tokens = 512;
+
 constexpr std::int32_t many = std::numeric_limits<std::int32_t>::max();
 
 const std::vector<option>& table() {
@@ -152,7 +156,8 @@ const std::vector<option>& table() {
        [](options& o, text t) { return choose(layouts, t, o.config.layout); }},
       {"--shape", "auto|per_row|per_peer|direct", "how rows travel",
        [](options& o, text t) { return choose(shapes, t, o.config.message); }},
-      {"--mode", "slotted|counted", "how a row finds its place",
+      {"--mode", "auto|slotted|counted",
+       "how a row finds its place; auto: slotted up to 512 tokens, counted beyond",
        [](options& o, text t) { return choose(modes, t, o.config.mode); }},
       {"--values", "bf16|fp16|fp32", "of what experts return and combine adds up",
        [](options& o, text t) { return choose(elements, t, o.config.values); }},
@@ -276,6 +281,10 @@ parsed complete(options asked) {
   if (proxied && asked.exec == execution::cuda) {
     return refuse("--exec cuda drives no proxied wire yet; use cpu");
   }
+  if (config.mode == dispatch_mode::automatic) {
+    const std::int64_t most = *std::max_element(config.tokens.begin(), config.tokens.end());
+    config.mode = most > most_decode_tokens ? dispatch_mode::counted : dispatch_mode::slotted;
+  }
   const bool counted = config.mode == dispatch_mode::counted;
   const bool per_expert =
       config.layout == output_layout::expert_major || config.layout == output_layout::padded;
@@ -313,6 +322,7 @@ options defaults() {
   asked.config.top_k = 8;
   asked.config.experts = 256;
   asked.config.iterations = 20;
+  asked.config.mode = dispatch_mode::automatic;
   asked.config.align_clocks = true;
   return asked;
 }

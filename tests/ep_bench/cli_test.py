@@ -51,6 +51,15 @@ class CommandLine(unittest.TestCase):
             self.assertEqual((row["wire"], row["verified"]), (wire, True))
             self.assertGreater(row["dispatch"]["mean_ns"], 0)
 
+    def test_thousands_of_tokens_are_counted_unless_asked_otherwise(self):
+        for tokens, more, mode in ((512, (), "slotted"), (513, (), "counted"),
+                                   (513, ("--mode", "slotted"), "slotted")):
+            status, output, error = run("--wire", "nvlink", "--ranks", "2", "--tokens", str(tokens),
+                                        "--hidden", "8", "--experts", "4", "--topk", "2",
+                                        "--iterations", "1", "--quiet", "--json", "-", *more)
+            self.assertEqual(status, 0, error)
+            self.assertEqual(json.loads(output)["config"]["mode"], mode)
+
     def test_damage_is_noticed(self):
         status, _, _ = run("--wire", "nvlink", *SMALL, "--quiet", "--tamper")
         self.assertEqual(status, 1)
