@@ -6,6 +6,7 @@
 #include <eptransport/backends/proxied/options.hpp>
 #include <eptransport/core/capabilities.hpp>
 #include <eptransport/core/config.hpp>
+#include <eptransport/core/wire_costs.hpp>
 #include <eptransport/proxy/endpoints/memory.hpp>
 #include <eptransport/proxy/endpoints/srd.hpp>
 
@@ -21,17 +22,13 @@ namespace eptransport {
 
 /// What any proxied wire promises. The charge is that of the simulated EFA behind a proxy, so that
 /// kernels choose the message shape that they would choose there.
-inline constexpr capabilities proxied_caps{
-    .peer_reach = reach::never,
-    .put_order = ordering::none,
-    .add = signal_add::one,
-    .max_message = std::uint64_t{1} << 30,
-    .needs_registered_source = true,
-    .host_progress = true,
-    .charge = {.issue_ns = 14.7e6 / (48 * 2 * 15),  // derived, as in the simulator's profile
-               .latency_ns = 15000,
-               .channel_bytes_per_s = 25e9,
-               .node_bytes_per_s = 400e9}};
+inline constexpr capabilities proxied_caps{.peer_reach = reach::never,
+                                           .put_order = ordering::none,
+                                           .add = signal_add::one,
+                                           .max_message = std::uint64_t{1} << 30,
+                                           .needs_registered_source = true,
+                                           .host_progress = true,
+                                           .charge = wires::efa_proxy.charge()};
 
 /// An endpoint whose posts can be made to fail, so that failures can be shown to end every wait.
 template <proxy::ProxyEndpoint Inner>

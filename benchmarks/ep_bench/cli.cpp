@@ -29,8 +29,7 @@ constexpr named<message_shape> shapes[] = {{"auto", message_shape::automatic},
                                            {"per_peer", message_shape::per_peer},
                                            {"direct", message_shape::direct}};
 constexpr named<dispatch_mode> modes[] = {{"slotted", dispatch_mode::slotted},
-                                          {"counted", dispatch_mode::counted},
-                                          {"auto", dispatch_mode::automatic}};
+                                          {"counted", dispatch_mode::counted}};
 constexpr named<execution> executions[] = {{"cpu", execution::cpu}, {"cuda", execution::cuda}};
 constexpr named<element> elements[] = {
     {"bf16", element::bf16}, {"fp16", element::fp16}, {"fp32", element::fp32}};
@@ -121,7 +120,8 @@ struct option {
   bool proxied = false;  ///< means nothing on other wires
 };
 
-/// A slotted landing zone of more tokens is larger than what it saves.
+/// Decode, for which slotted calls are made. The same on all wires, so that they can be compared:
+/// what a group's planner would take differs from wire to wire.
 constexpr std::int64_t most_decode_tokens = 512;
 
 constexpr std::int32_t many = std::numeric_limits<std::int32_t>::max();
@@ -156,9 +156,12 @@ const std::vector<option>& table() {
        [](options& o, text t) { return choose(layouts, t, o.config.layout); }},
       {"--shape", "auto|per_row|per_peer|direct", "how rows travel",
        [](options& o, text t) { return choose(shapes, t, o.config.message); }},
-      {"--mode", "auto|slotted|counted",
-       "how a row finds its place; auto: slotted up to 512 tokens, counted beyond",
-       [](options& o, text t) { return choose(modes, t, o.config.mode); }},
+      {"--mode", "slotted|counted",
+       "how a row finds its place; left out: slotted up to 512 tokens, counted beyond",
+       [](options& o, text t) {
+         o.mode_given = true;
+         return choose(modes, t, o.config.mode);
+       }},
       {"--values", "bf16|fp16|fp32", "of what experts return and combine adds up",
        [](options& o, text t) { return choose(elements, t, o.config.values); }},
       {"--returns", "bf16|fp16|fp32", "combine rows on the wire: as --values, or fp32",
@@ -281,10 +284,8 @@ parsed complete(options asked) {
   if (proxied && asked.exec == execution::cuda) {
     return refuse("--exec cuda drives no proxied wire yet; use cpu");
   }
-  if (config.mode == dispatch_mode::automatic) {
-    const std::int64_t most = *std::max_element(config.tokens.begin(), config.tokens.end());
-    config.mode = most > most_decode_tokens ? dispatch_mode::counted : dispatch_mode::slotted;
-  }
+  const std::int64_t most = *std::max_element(config.tokens.begin(), config.tokens.end());
+  if (!asked.mode_given && most > most_decode_tokens) config.mode = dispatch_mode::counted;
   const bool counted = config.mode == dispatch_mode::counted;
   const bool per_expert =
       config.layout == output_layout::expert_major || config.layout == output_layout::padded;
@@ -322,7 +323,6 @@ options defaults() {
   asked.config.top_k = 8;
   asked.config.experts = 256;
   asked.config.iterations = 20;
-  asked.config.mode = dispatch_mode::automatic;
   asked.config.align_clocks = true;
   return asked;
 }

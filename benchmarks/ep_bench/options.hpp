@@ -18,6 +18,7 @@ struct options {
   std::vector<std::string> wires;
   std::string format = "bf16";  ///< as it was given
   bool returns_given = false;   ///< otherwise `returns` is as `values`
+  bool mode_given = false;      ///< otherwise by the number of tokens
   bool schedule_given = false;  ///< otherwise free for proxied wires, baton for simulated ones
   std::string proxied_option;   ///< one that was given and needs a proxied wire
   execution exec = execution::cpu;
