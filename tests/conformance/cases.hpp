@@ -25,17 +25,15 @@ inline constexpr std::uint64_t source_zone = 4096;
 
 template <Backend B>
 void windows_start_zeroed(const world_request& request, report& out) {
-  B::run(
-      request,
-      [&](typename B::transport& t) {
-        const auto window = t.window();
-        const auto zero = [](std::byte b) { return b == std::byte{0}; };
-        if (!std::all_of(window.begin(), window.end(), zero)) out.add("the window is not zeroed");
-        if (window.size() != request.window_bytes) out.add("the window has the wrong size");
-        if (window.data() != t.view().local()) out.add("window() and local() differ");
-        if (t.signals() != request.signals) out.add("signals() is wrong");
-      },
-      out);
+  in_world<B>(request, out, [&](const probe<B>& p, auto& t) {
+    const auto window = t.window();
+    p.check(window.size() == request.window_bytes, "the window has the wrong size");
+    p.check(window.data() == p.view().local(), "window() and local() differ");
+    p.check(t.signals() == request.signals, "signals() is wrong");
+    const auto all = p.bytes_at(0, request.window_bytes);
+    const auto zero = [](std::byte b) { return b == std::byte{0}; };
+    p.check(std::all_of(all.begin(), all.end(), zero), "the window is not zeroed");
+  });
 }
 
 /// Every rank writes a slot of every rank, itself included, one word per source.
@@ -125,7 +123,7 @@ void sources_are_free_after_flush(const world_request& request, report& out) {
              .bytes = slot,
              .signal = 0});
       p.flush();
-      std::fill_n(p.at(source_zone), slot, std::byte{0});
+      p.clear(source_zone, slot);
     }
     const auto before = static_cast<std::uint64_t>((p.rank() + p.size() - 1) % p.size());
     p.wait(0, puts);
@@ -229,7 +227,7 @@ void peer_pointers_match_the_trait(const world_request& request, report& out) {
       p.check(reach != eptransport::reach::always || there != nullptr, "reach is not always");
       p.check(reach != eptransport::reach::never || there == nullptr, "reach is not never");
       if (there != nullptr) {
-        for (std::uint64_t i = 0; i < 64; ++i) there[i] = pattern(me, 9, i);
+        p.store(there, 64, me, 9);
         p.signal(peer, static_cast<std::uint32_t>(p.rank()));
       } else {
         p.put({.peer = peer,

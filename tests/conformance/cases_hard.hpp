@@ -3,13 +3,17 @@
 /// @brief The conformance cases under pressure: failures, full queues, channels, workers, barriers.
 #pragma once
 
+#include <eptransport/core/config.hpp>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/thread_group.hpp>
 #include <eptransport/core/transport.hpp>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "cases.hpp"
 #include "harness.hpp"
@@ -166,53 +170,120 @@ void channels_share_the_words(world_request request, report& out) {
   });
 }
 
+/// What each worker of a rank does in `workers_share_a_rank`; bits of `problems[worker]` say what
+/// went wrong.
+template <class View>
+struct shared_rank_call {
+  static constexpr std::uint64_t slot = 64;
+  static constexpr const char* names[] = {
+      "put of a worker",       "the workers did not meet", "put for all workers",
+      "wait of a worker",      "bytes of a worker",        "wait for all workers",
+      "bytes for all workers", "flush of a worker",        "the workers did not meet again"};
+
+  View view;
+  eptransport::worker_words* meeting;
+  std::uint64_t* problems;  ///< [workers]
+  std::uint64_t base[2];    ///< first values of words 0 and 1
+  std::uint64_t deadline;
+
+  [[nodiscard]] EPT_HOST_DEVICE eptransport::worker_words* words() const { return meeting; }
+
+  EPT_NO_EXEC_CHECK
+  template <class W>
+  EPT_HOST_DEVICE void operator()(const W& worker) const {
+    const std::uint64_t w = worker.worker();
+    const std::uint64_t n = worker.workers();
+    const auto ranks = static_cast<std::uint64_t>(view.size());
+    const auto me = static_cast<std::uint64_t>(view.rank());
+    const auto peer = static_cast<std::int32_t>((me + 1) % ranks);
+    const std::uint64_t before = (me + ranks - 1) % ranks;
+    const auto source = [&](std::uint64_t i) { return view.local() + source_zone + i * slot; };
+    for (std::uint64_t i = worker.thread(); i < slot; i += worker.threads()) {
+      source(w)[i] = pattern(me, w, i);
+    }
+    expect(worker, 0, view.put(worker, 0, to(peer, w, source(w), 1, 0), deadline));
+    expect(worker, 1, worker.barrier(view, deadline));
+    if (w == 0) expect(worker, 2, view.put(worker, 0, to(peer, n, source(0), n, 1), deadline));
+    expect(worker, 3, view.wait_signal(worker, 0, base[0] + n, deadline));
+    expect(worker, 4, intact(worker, w, before, w));
+    expect(worker, 5, view.wait_signal(worker, 1, base[1] + 1, deadline));
+    expect(worker, 6, intact(worker, n + w, before, w));
+    expect(worker, 7, view.flush(worker, 0, deadline));
+    expect(worker, 8, worker.barrier(view, deadline));
+    (void)worker.last_to_leave();
+  }
+
+ private:
+  [[nodiscard]] EPT_HOST_DEVICE static eptransport::put_request to(std::int32_t peer,
+                                                                   std::uint64_t place,
+                                                                   const std::byte* source,
+                                                                   std::uint64_t slots,
+                                                                   std::uint32_t signal) {
+    return {.peer = peer,
+            .dst_offset = place * slot,
+            .src = source,
+            .bytes = slots * slot,
+            .signal = signal};
+  }
+  EPT_NO_EXEC_CHECK
+  template <class W>
+  [[nodiscard]] EPT_HOST_DEVICE bool intact(const W& worker, std::uint64_t place, std::uint64_t a,
+                                            std::uint64_t b) const {
+    bool wrong = false;
+    for (std::uint64_t i = worker.thread(); i < slot; i += worker.threads()) {
+      // Volatile: a GPU must not take it from a cache that peers' stores do not reach.
+      const volatile auto* byte =
+          reinterpret_cast<const std::uint8_t*>(view.local() + place * slot + i);
+      wrong = wrong || std::byte{*byte} != pattern(a, b, i);
+    }
+    return !worker.any(wrong);
+  }
+  template <class W>
+  EPT_HOST_DEVICE void expect(const W& worker, std::uint32_t what, op_status status) const {
+    expect(worker, what, status == op_status::ok);
+  }
+  template <class W>
+  EPT_HOST_DEVICE void expect(const W& worker, std::uint32_t what, bool ok) const {
+    if (!ok && worker.thread() == 0) problems[worker.worker()] |= std::uint64_t{1} << what;
+  }
+};
+
 /// Several workers of a rank put and wait at once. Worker 0's put carries what the others wrote
 /// before the workers met: a put releases what its caller saw through a worker barrier.
 template <Backend B>
 void workers_share_a_rank(world_request request, report& out) {
   request.workers = 3;
   in_world<B>(request, out, [](const probe<B>& p, auto& t) {
-    constexpr std::uint64_t slot = 64;
-    const auto me = static_cast<std::uint64_t>(p.rank());
-    const int peer = (p.rank() + 1) % p.size();
-    const auto before = static_cast<std::uint64_t>((p.rank() + p.size() - 1) % p.size());
-    const std::uint64_t deadline = p.soon();
-    p.check(launch(t,
-                   [&](const auto& worker) {
-                     const std::uint64_t w = worker.worker();
-                     const std::uint64_t n = worker.workers();
-                     p.fill(source_zone + w * slot, slot, me, w);
-                     p.check_ok(p.view().put(worker, 0,
-                                             {.peer = peer,
-                                              .dst_offset = w * slot,
-                                              .src = p.at(source_zone + w * slot),
-                                              .bytes = slot,
-                                              .signal = 0},
-                                             deadline),
-                                "put of a worker");
-                     p.check(worker.barrier(p.view(), deadline), "the workers did not meet");
-                     if (w == 0) {
-                       p.check_ok(p.view().put(worker, 0,
-                                               {.peer = peer,
-                                                .dst_offset = n * slot,
-                                                .src = p.at(source_zone),
-                                                .bytes = n * slot,
-                                                .signal = 1},
-                                               deadline),
-                                  "put for all workers");
-                     }
-                     p.check_ok(p.view().wait_signal(worker, 0, p.base(0) + n, deadline),
-                                "wait of a worker");
-                     p.check_bytes(w * slot, slot, before, w);
-                     p.check_ok(p.view().wait_signal(worker, 1, p.base(1) + 1, deadline),
-                                "wait of a worker");
-                     p.check_bytes((n + w) * slot, slot, before, w);
-                     p.check_ok(p.view().flush(worker, 0, deadline), "flush of a worker");
-                     p.check(worker.barrier(p.view(), deadline), "the workers did not meet again");
-                     (void)worker.last_to_leave();
-                   }),
+    using call_type = shared_rank_call<typename B::transport::view_type>;
+    auto& executor = t.executor();
+    const std::uint64_t workers = executor.workers(0);
+    p.check(source_zone >= 2 * workers * call_type::slot,
+            "more workers than the case has room for");
+    const std::uint64_t bytes = workers * sizeof(std::uint64_t);
+    const auto problems = executor.allocate(bytes);
+    const auto meeting = executor.allocate(sizeof(eptransport::worker_words));
+    p.check(problems && meeting, "no memory for the workers' words");
+    if (!problems || !meeting) return;
+    p.meet();  // whose memory needs the whole device has it before any kernel waits
+    const call_type call{t.view(),
+                         reinterpret_cast<eptransport::worker_words*>(*meeting),
+                         reinterpret_cast<std::uint64_t*>(*problems),
+                         {p.base(0), p.base(1)},
+                         p.soon()};
+    p.check(executor.launch(call, 0, {}).has_value() && executor.synchronize().has_value(),
             "the launch failed");
+    std::vector<std::uint64_t> found(workers);
+    const auto read = executor.read(reinterpret_cast<std::byte*>(found.data()), *problems, bytes);
+    p.check(read.has_value(), "the workers' findings cannot be read");
+    for (std::uint64_t w = 0; w < workers; ++w) {
+      for (std::uint32_t what = 0; what < std::size(call_type::names); ++what) {
+        p.check((found[w] >> what & 1) == 0,
+                "worker " + std::to_string(w) + ": " + call_type::names[what]);
+      }
+    }
     p.meet();
+    executor.release(*problems);
+    executor.release(*meeting);
   });
 }
 

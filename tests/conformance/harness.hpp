@@ -6,7 +6,9 @@
 ///
 /// | member                       | meaning                                                    |
 /// |------------------------------|------------------------------------------------------------|
-/// | `B::transport`               | models `Transport` for `host_thread` groups                |
+/// | `B::transport`               | models `Transport`                                         |
+/// | `B::host_view(transport)`    | a view for `host_thread` groups; only where the            |
+/// |                              | transport's own is for others, as a GPU's is               |
 /// | `B::run(request, f, out)`    | builds the world, calls `f(transport)` once per rank, each |
 /// |                              | in its own thread or process, and reports what it noticed  |
 /// | `B::seeds`                   | how many seeds each case runs with                         |
@@ -20,6 +22,7 @@
 /// demands an empty one; a negative control demands findings.
 #pragma once
 
+#include <eptransport/core/config.hpp>
 #include <eptransport/core/host_executor.hpp>
 #include <eptransport/core/transport.hpp>
 
@@ -29,6 +32,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace conformance {
@@ -74,23 +78,35 @@ class report {
   std::string text_;
 };
 
+/// The view that the cases call from host threads.
 template <class B>
-concept Backend = eptransport::Transport<typename B::transport> &&
-                  eptransport::TransportView<typename B::transport::view_type, host_thread> &&
-                  requires(const world_request& request, report& out,
-                           const std::function<void(typename B::transport&)>& per_rank) {
-                    { B::seeds } -> std::convertible_to<std::uint64_t>;
-                    { B::patience_ns } -> std::convertible_to<std::uint64_t>;
-                    { B::one_process } -> std::convertible_to<bool>;
-                    { B::can_start_counters } -> std::convertible_to<bool>;
-                    { B::can_limit_queues } -> std::convertible_to<bool>;
-                    { B::can_break } -> std::convertible_to<bool>;
-                    B::run(request, per_rank, out);
-                  };
+[[nodiscard]] auto host_view(typename B::transport& t) {
+  if constexpr (requires { B::host_view(t); }) {
+    return B::host_view(t);
+  } else {
+    return t.view();
+  }
+}
+
+template <class B>
+concept Backend =
+    eptransport::Transport<typename B::transport> &&
+    eptransport::TransportView<decltype(host_view<B>(std::declval<typename B::transport&>())),
+                               host_thread> &&
+    requires(const world_request& request, report& out,
+             const std::function<void(typename B::transport&)>& per_rank) {
+      { B::seeds } -> std::convertible_to<std::uint64_t>;
+      { B::patience_ns } -> std::convertible_to<std::uint64_t>;
+      { B::one_process } -> std::convertible_to<bool>;
+      { B::can_start_counters } -> std::convertible_to<bool>;
+      { B::can_limit_queues } -> std::convertible_to<bool>;
+      { B::can_break } -> std::convertible_to<bool>;
+      B::run(request, per_rank, out);
+    };
 
 /// A byte that depends on all its arguments, never zero.
-[[nodiscard]] constexpr std::byte pattern(std::uint64_t a, std::uint64_t b,
-                                          std::uint64_t at) noexcept {
+[[nodiscard]] EPT_HOST_DEVICE constexpr std::byte pattern(std::uint64_t a, std::uint64_t b,
+                                                          std::uint64_t at) noexcept {
   const std::uint64_t mixed = (a * 0x9e3779b1U + b * 0x85ebca6bU + at * 0xc2b2ae35U) >> 7;
   return static_cast<std::byte>(mixed % 255 + 1);
 }
@@ -113,10 +129,10 @@ template <Backend B>
 class probe {
  public:
   using transport = typename B::transport;
-  using view_type = typename transport::view_type;
+  using view_type = decltype(host_view<B>(std::declval<transport&>()));
 
   /// Reads the first values of the words, then waits until all ranks have done so.
-  probe(transport& t, report& out) : transport_(t), view_(t.view()), out_(out) {
+  probe(transport& t, report& out) : transport_(t), view_(host_view<B>(t)), out_(out) {
     for (std::uint32_t s = 0; s < t.signals(); ++s) base_.push_back(view_.read_signal(s));
     meet();
   }
@@ -169,14 +185,33 @@ class probe {
                              ", not " + std::to_string(count));
   }
 
+  /// Writes to `memory` of any rank's window.
+  void store(std::byte* memory, std::uint64_t bytes, std::uint64_t a, std::uint64_t b) const {
+    std::vector<std::byte> all(bytes);
+    for (std::uint64_t i = 0; i < bytes; ++i) all[i] = pattern(a, b, i);
+    const auto written = transport_.executor().write(memory, all.data(), bytes);
+    check(written.has_value(), written ? "" : written.error().message());
+  }
   void fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t a, std::uint64_t b) const {
-    for (std::uint64_t i = 0; i < bytes; ++i) *at(offset + i) = pattern(a, b, i);
+    store(at(offset), bytes, a, b);
+  }
+  void clear(std::uint64_t offset, std::uint64_t bytes) const {
+    const std::vector<std::byte> zeros(bytes);
+    const auto written = transport_.executor().write(at(offset), zeros.data(), bytes);
+    check(written.has_value(), written ? "" : written.error().message());
   }
 
+  [[nodiscard]] std::vector<std::byte> bytes_at(std::uint64_t offset, std::uint64_t bytes) const {
+    std::vector<std::byte> all(bytes);
+    const auto read = transport_.executor().read(all.data(), at(offset), bytes);
+    check(read.has_value(), read ? "" : read.error().message());
+    return all;
+  }
   void check_bytes(std::uint64_t offset, std::uint64_t bytes, std::uint64_t a,
                    std::uint64_t b) const {
+    const std::vector<std::byte> all = bytes_at(offset, bytes);
     for (std::uint64_t i = 0; i < bytes; ++i) {
-      if (*at(offset + i) == pattern(a, b, i)) continue;
+      if (all[i] == pattern(a, b, i)) continue;
       check(false, "byte " + std::to_string(i) + " of " + std::to_string(bytes) + " at " +
                        std::to_string(offset) + " from rank " + std::to_string(a) + " is wrong");
       return;
