@@ -64,7 +64,8 @@ class group {
   ///
   /// @param transport   outlives the group
   /// @param timeout_ns  of this exchange, and of every later wait until `set_timeout`
-  /// @par Errors        as `sizes`; `capacity` if window, signals or workspace are too small, with
+  /// @par Errors        as `sizes`; `capacity` if window, signals or workspace are too small, or if
+  ///                    the executor runs fewer launches at once than there are lanes (INV-9), with
   ///                    both numbers; `mismatch` naming a rank; `timed_out` naming a rank
   [[nodiscard]] static result<group> create(T& transport, const group_shape& shape,
                                             const group_memory& memory = {},

@@ -278,12 +278,15 @@ class cuda_virtual_executor {
   using worker_type = cuda_warp;
   static constexpr bool synchronous = false;
 
-  cuda_virtual_executor(detail::cuda_device&& device, cuda_gathering& gathering, std::int32_t rank)
-      : device_(std::move(device)), gathering_(&gathering), rank_(rank) {}
+  /// @param concurrent  launches of one rank that are resident at once
+  cuda_virtual_executor(detail::cuda_device&& device, cuda_gathering& gathering, std::int32_t rank,
+                        std::uint32_t concurrent)
+      : device_(std::move(device)), gathering_(&gathering), rank_(rank), concurrent_(concurrent) {}
 
   [[nodiscard]] std::uint32_t workers(std::uint32_t max_sms) const noexcept {
     return gathering_->blocks(max_sms) * gathering_->warps();
   }
+  [[nodiscard]] std::uint32_t concurrent() const noexcept { return concurrent_; }
   [[nodiscard]] result<std::byte*> allocate(std::uint64_t bytes) { return device_.allocate(bytes); }
   [[nodiscard]] result<std::byte*> allocate_shared(std::uint64_t bytes) {
     return device_.allocate_shared(bytes);
@@ -311,6 +314,7 @@ class cuda_virtual_executor {
   detail::cuda_device device_;
   cuda_gathering* gathering_;
   std::int32_t rank_;
+  std::uint32_t concurrent_;
 };
 
 static_assert(Executor<cuda_virtual_executor>);

@@ -57,13 +57,13 @@ class cuda_loopback {
   static constexpr capabilities caps = Profile::caps;
 
   cuda_loopback(const cuda_loopback_view::world& world, cuda_gathering& gathering,
-                detail::cuda_device&& device, std::int32_t rank)
+                detail::cuda_device&& device, std::int32_t rank, std::uint32_t concurrent)
       : view_(world, rank),
         window_(view_.local(), world.window_bytes),
         signals_(world.signal_count),
         failed_(world.failures + rank),
         gathering_(gathering),
-        executor_(std::move(device), gathering, rank) {}
+        executor_(std::move(device), gathering, rank, concurrent) {}
   cuda_loopback(const cuda_loopback&) = delete;
   cuda_loopback& operator=(const cuda_loopback&) = delete;
 
@@ -121,7 +121,7 @@ class cuda_loopback_world {
       auto own = detail::cuda_device::open(options.device);
       if (!own) return own.error();
       world->ranks_.push_back(std::make_unique<cuda_loopback<Profile>>(
-          world->shared_, world->gathering_, std::move(*own), rank));
+          world->shared_, world->gathering_, std::move(*own), rank, options.concurrent));
     }
     return result<std::unique_ptr<cuda_loopback_world>>(std::move(world));
   }

@@ -169,7 +169,8 @@ const std::vector<option>& table() {
          o.returns_given = true;
          return choose(elements, t, o.config.returns);
        }},
-      {"--transfer", "push|pull", "how combine moves rows; pull: counted, nvlink, a row per token",
+      {"--transfer", "push|pull",
+       "how combine moves rows; pull: counted, nvlink or peer-memory, a row per token",
        [](options& o, text t) { return choose(transfers, t, o.config.transfer); }},
       {"--landing", "own|caller", "counted rows: the lane's own zone, or elsewhere in the window",
        [](options& o, text t) { return choose(landings, t, o.config.landing); }},
@@ -289,10 +290,13 @@ parsed complete(options asked) {
   const bool counted = config.mode == dispatch_mode::counted;
   const bool per_expert =
       config.layout == output_layout::expert_major || config.layout == output_layout::padded;
-  if (config.transfer == combine_transfer::pull &&
-      (!counted || per_expert || asked.wires != std::vector<std::string>{"nvlink"})) {
+  const bool loads =
+      std::all_of(asked.wires.begin(), asked.wires.end(),
+                  [](const std::string& wire) { return wire == "nvlink" || wire == real_wire; });
+  if (config.transfer == combine_transfer::pull && (!counted || per_expert || !loads)) {
     return refuse(
-        "--transfer pull needs --mode counted, --wire nvlink and --layout rank_major or in_place");
+        "--transfer pull needs --mode counted, --wire nvlink or peer-memory, and --layout "
+        "rank_major or in_place");
   }
   if (asked.exec == execution::cpu && asked.wires.front() == real_wire) {
     return refuse("--wire peer-memory needs --exec cuda");

@@ -71,6 +71,15 @@ result<group<T>> group<T>::create(T& transport, const group_shape& shape,
   if (auto checked = check_memory(transport, memory, plan->sizes); !checked) {
     return checked.error();
   }
+  if constexpr (requires { transport.executor().concurrent(); }) {
+    const std::uint32_t concurrent = transport.executor().concurrent();
+    if (static_cast<std::uint32_t>(shape.lanes) > concurrent) {
+      return failure{errc::capacity, "group::create",
+                     std::to_string(shape.lanes) + " lanes, but the executor keeps room for " +
+                         std::to_string(concurrent) +
+                         " concurrent launches; raise `concurrent` where the transport is made"};
+    }
+  }
   group made;
   made.transport_ = &transport;
   made.plan_ = std::move(*plan);

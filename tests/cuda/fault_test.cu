@@ -266,6 +266,7 @@ TYPED_TEST(CudaFault, AnotherLaneGoesOnAndOtherGroupsAreBuiltOnAFreshWindow) {
                                                                   .window_bytes = 2 * window,
                                                                   .signals = 2 * sizes->signals,
                                                                   .blocks = 4,
+                                                                  .concurrent = 2,
                                                                   .patience_ns = 500 * ms});
   ASSERT_TRUE(world) << world.error().message();
   (*world)->run([&](transport& own) {
@@ -285,6 +286,26 @@ TYPED_TEST(CudaFault, AnotherLaneGoesOnAndOtherGroupsAreBuiltOnAFreshWindow) {
     member<transport> there(own, *second);
     EXPECT_TRUE(there.dispatch());
     EXPECT_EQ(there.settle().kind, fault_kind::none);
+  });
+}
+
+TEST(CudaGroupCreate, RefusesMoreLanesThanTheExecutorKeepsRoomFor) {
+  using transport = cuda_loopback<profiles::nvlink>;
+  const group_shape shape{.max_tokens = 8, .hidden = 32, .top_k = 2, .experts = 6, .lanes = 3};
+  const auto sizes = group<transport>::sizes(shape, ranks);
+  ASSERT_TRUE(sizes);
+  auto world = cuda_loopback_world<profiles::nvlink>::create({.ranks = ranks,
+                                                              .window_bytes = sizes->window_bytes,
+                                                              .signals = sizes->signals,
+                                                              .concurrent = 2});
+  ASSERT_TRUE(world) << world.error().message();
+  (*world)->run([&](transport& own) {
+    const auto refused = group<transport>::create(own, shape);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, errc::capacity);
+    const std::string text = refused.error().message();
+    EXPECT_NE(text.find("3 lanes"), std::string::npos) << text;
+    EXPECT_NE(text.find("room for 2"), std::string::npos) << text;
   });
 }
 

@@ -132,6 +132,8 @@ class staged_member {
   }
 
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  /// For the calls from now on.
+  void use_lane(int lane) { lane_ = lane; }
 
   /// Uploads the inputs of this rank and poisons the outputs, in stream order.
   void prepare(const std::vector<rank_input>& all, std::uint64_t kind) {
@@ -144,6 +146,14 @@ class staged_member {
     inputs_.upload(stream_);
     outputs_.poison(kind, stream_);
     kind_ = kind;
+  }
+
+  /// As `prepare` does, for a further combine of the same dispatch.
+  void poison_combined() {
+    const detail::device_scope scope(transport_.device());
+    must(cudaMemsetAsync(outputs_.device<std::byte>(out_.combined),
+                         std::to_integer<int>(poison_byte(kind_)),
+                         static_cast<std::uint64_t>(most_ * problem_.hidden) * 2, stream_));
   }
 
   [[nodiscard]] dispatch_input input() const {

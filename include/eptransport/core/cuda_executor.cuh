@@ -64,6 +64,7 @@ class cuda_executor {
   [[nodiscard]] std::uint32_t workers(std::uint32_t max_sms) const noexcept {
     return blocks(max_sms) * shape_.warps;
   }
+  [[nodiscard]] std::uint32_t concurrent() const noexcept { return shape_.concurrent; }
   [[nodiscard]] result<std::byte*> allocate(std::uint64_t bytes) { return device_.allocate(bytes); }
   [[nodiscard]] result<std::byte*> allocate_shared(std::uint64_t bytes) {
     return device_.allocate_shared(bytes);

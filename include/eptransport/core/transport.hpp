@@ -108,6 +108,8 @@ concept TransportView =
 /// |                               | `worker_words` of the lane                                  |
 /// | `e.synchronize()`             | returns when everything launched has ended                  |
 /// | `E::synchronous`              | `launch` returns after the work has ended                   |
+/// | `e.concurrent()`              | launches of this rank that may wait for peers at once (its  |
+/// |                               | lanes, INV-9); left out where there is no limit             |
 ///
 /// @par Threads  One host thread at a time per object.
 template <class E>
