@@ -35,9 +35,9 @@ format: ## clang-format and the README's code blocks, in place
 	@python3 tools/check.py --fix
 
 tidy: ## clang-tidy over the host build's sources
-	@cmake --preset host-clang
+	@cmake --preset asan
 	@git ls-files 'tests/*.cpp' 'examples/*.cpp' 'benchmarks/*.cpp' | grep -v compile_fail | \
-	  xargs clang-tidy -p build/host-clang --quiet
+	  xargs clang-tidy -p build/asan --quiet
 
 clean: ## removes build/
 	@rm -rf build

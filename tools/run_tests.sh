@@ -58,7 +58,7 @@ if [[ " ${EPT_REQUIRE:-} " == *" nvcc "* ]] && ! command -v nvcc >/dev/null; the
 fi
 
 stage check python3 tools/check.py
-for preset in host host-clang asan tsan; do
+for preset in host asan tsan; do
   stage "build $preset" build "$preset"
   stage "test $preset" ctest --preset "$preset" -j "$jobs"
 done
