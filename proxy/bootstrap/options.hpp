@@ -19,10 +19,10 @@ struct bootstrap_options {
   /// The job's shared secret, the same on all ranks, not empty: a connection whose other end does
   /// not know it is turned away. Long and random (`openssl rand -hex 16`), or it keeps only
   /// mistakes out.
-  std::string token;
+  std::string token{};
 
-  std::string config;  ///< settings that must be alike on all ranks, at most 1024 bytes; compared
-  std::string host_identity;  ///< overrides what tells hosts apart; empty: asked of the system
+  std::string config{};  ///< settings that must be alike on all ranks, at most 1024 bytes; compared
+  std::string host_identity{};  ///< overrides what tells hosts apart; empty: asked of the system
   /// Rank 0: a listening TCP socket to use instead of a new one, which takes `host` and `port` from
   /// it; closed by `join` on every path. -1: none.
   int listener = -1;
