@@ -62,6 +62,7 @@ function(eptransport_install_parts)
   write_basic_package_version_file(eptransport-config-version.cmake
                                    COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/eptransport-config.cmake
-                ${CMAKE_CURRENT_BINARY_DIR}/eptransport-config-version.cmake DESTINATION ${where})
+                ${CMAKE_CURRENT_BINARY_DIR}/eptransport-config-version.cmake
+                ${PROJECT_SOURCE_DIR}/cmake/FindLibfabric.cmake DESTINATION ${where})
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endfunction()

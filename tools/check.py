@@ -34,6 +34,7 @@ MAY_INCLUDE = {
     "eptransport.hpp": [r"core/"],
     "core": [],
     "backends": [CORE, r"proxy/"],
+    "backends/libfabric/": [r"backends/proxied/"],  # proxied ranks over other ports
     "proxy": [CORE],
     "gdaki": [CORE],
     "kernels": [CORE, r"proxy/[^/]*\.cuh$", r"gdaki/[^/]*\.cuh$"],
@@ -235,7 +236,8 @@ def includes(tree):
             continue
         top = source.home.split("/")[0]
         if not home.startswith(own_folder(source.home)) and not any(
-                re.match(pattern, home) for pattern in MAY_INCLUDE.get(top, [])):
+                re.match(pattern, home) for pattern in
+                MAY_INCLUDE.get(top, []) + MAY_INCLUDE.get(own_folder(source.home), [])):
             yield source, line, f"{top} must not include <{path}>"
 
 

@@ -8,7 +8,8 @@ set -euo pipefail
 demo_needs=(g++:g++ cmake:cmake ninja:ninja-build
   /usr/include/boost/lockfree/spsc_queue.hpp:libboost-dev)
 test_needs=("${demo_needs[@]}" python3:python3 git:git clang++:clang
-  clang-format-16:clang-format-16 ccache:ccache /usr/include/gtest/gtest.h:libgtest-dev
+  clang-format-16:clang-format-16 ccache:ccache pkg-config:pkg-config
+  /usr/include/rdma/fi_rma.h:libfabric-dev /usr/include/gtest/gtest.h:libgtest-dev
   /usr/include/boost/property_tree/json_parser.hpp:libboost-dev
   /usr/include/infiniband/efadv.h:libibverbs-dev /etc/libibverbs.d/efa.driver:ibverbs-providers
   /usr/share/doc/libclang-rt-dev:libclang-rt-dev)

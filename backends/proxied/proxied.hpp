@@ -7,6 +7,7 @@
 /// own engine, endpoint and signal words, so engines share nothing; a reader sums the K words.
 #pragma once
 
+#include <eptransport/backends/proxied/detail/rank_parts.hpp>
 #include <eptransport/backends/proxied/detail/rank_state.hpp>
 #include <eptransport/backends/proxied/detail/scheduler.hpp>
 #include <eptransport/backends/proxied/options.hpp>
@@ -156,7 +157,7 @@ class proxied_world {
     if (baton_ != nullptr) baton_->start();
     for (std::thread& t : threads) t.join();
     if (baton_ != nullptr) baton_->forget();
-    for (auto& state : states_) (void)quiet(*state);
+    for (auto& state : states_) (void)state->quiet();
   }
 
   /// Spends time on the clock, as a computation between two calls would. `baton` only.
@@ -226,106 +227,45 @@ class proxied_world {
   }
 
   result<void> build() {
-    const auto ranks = static_cast<std::uint32_t>(options_.ranks);
-    const result<proxy::ring_layout> layout = proxy::ring_layout::of(options_.ring_slots);
-    if (!layout) return layout.error();
-    const result<proxy::command_codec> codec = proxy::command_codec::create(
-        {ranks, options_.signals, options_.window_bytes, Wire::caps.max_message});
-    if (!codec) return codec.error();
     std::vector<std::span<std::byte>> windows;
     for (int rank = 0; rank < options_.ranks; ++rank) {
-      states_.push_back(std::make_unique<proxied_detail::rank_state>(rank, options_.window_bytes));
-      proxied_detail::rank_state& s = *states_.back();
-      if (!s.memory.valid()) {
-        return failure{errc::out_of_memory, "proxied_world::create",
-                       std::to_string(ranks) + " windows of " +
-                           std::to_string(options_.window_bytes) + " bytes"};
-      }
-      windows.emplace_back(s.memory.data(), s.memory.bytes());
-      s.ranks = options_.ranks;
-      s.signals = options_.signals;
-      s.comms = options_.comms;
-      s.max_message = Wire::caps.max_message;
-      s.codec = *codec;
-      s.nodes = &options_.nodes;
-      for (std::uint32_t c = 0; c < options_.channels; ++c) {
-        s.channels.push_back(
-            std::make_unique<proxied_detail::channel_state>(*layout, options_.first_position));
-      }
-      s.words.resize(std::size_t{options_.comms} * options_.signals);
-      std::fill_n(s.words.begin(), options_.signals, options_.counter_start);
+      auto state = proxied_detail::make_state(rank, options_, Wire::caps.max_message);
+      if (!state) return state.error();
+      windows.emplace_back((*state)->memory.data(), (*state)->memory.bytes());
+      states_.push_back(std::move(*state));
     }
     wire_ = std::make_unique<Wire>(windows, options_);
-    if (result<void> made = make_engines(); !made) return made;
-    return start();
-  }
-
-  result<void> make_engines() {
     for (const auto& state : states_) {
-      const auto rank = static_cast<std::uint32_t>(state->rank);
       for (std::uint32_t k = 0; k < options_.comms; ++k) {
-        std::vector<proxy::ring_view> rings;
-        for (std::uint32_t c = k; c < options_.channels; c += options_.comms) {
-          rings.push_back(state->channels[c]->ring);
-        }
-        auto& endpoint = wire_->endpoint(rank, k);
+        auto& endpoint = wire_->endpoint(static_cast<std::uint32_t>(state->rank), k);
         if (state->rank == options_.broken_rank) endpoint.break_now();
-        auto made = engine_type::create(
-            endpoint, state->codec,
-            {rank, static_cast<std::uint32_t>(options_.ranks), options_.signals,
-             Wire::caps.max_message},
-            options_.engine,
-            {std::move(rings), options_.first_position,
-             state->words.data() + std::size_t{k} * options_.signals, &state->fault});
+        auto made = proxied_detail::make_engine(*state, options_, k, endpoint);
         if (!made) return made.error();
-        state->max_count = (*made)->max_count();
         engines_.push_back(std::move(*made));
       }
     }
+    start();
     return {};
   }
 
-  result<void> start() {
+  void start() {
     std::vector<proxy::driven> all;
     for (const auto& e : engines_) all.push_back(proxy::drive(*e));
     if (options_.drive == proxy_drive::baton) {
       baton_ = std::make_unique<proxied_detail::scheduler>(std::move(all), options_.seed,
                                                            options_.driver.stall_ns);
     } else {
-      const std::size_t threads = options_.drive == proxy_drive::threads
-                                      ? all.size()
-                                      : std::min<std::size_t>(options_.driver_threads, all.size());
-      for (std::size_t t = 0; t < threads; ++t) {
-        std::vector<proxy::driven> mine;
-        for (std::size_t i = t; i < all.size(); i += threads) mine.push_back(all[i]);
-        proxy::driver_options how = options_.driver;
-        how.cpus.clear();
-        if (t < options_.driver.cpus.size()) how.cpus = {options_.driver.cpus[t]};
-        drivers_.push_back(std::make_unique<proxy::driver>(std::move(mine), how));
-      }
+      drivers_ = proxied_detail::start_drivers(all, options_);
     }
     for (const auto& state : states_) {
       state->baton = baton_.get();
       ranks_.push_back(std::make_unique<transport>(*this, *state, options_.workers));
     }
-    return {};
-  }
-
-  /// Waits until all that the rank pushed is posted and complete; a fault or a second ends it.
-  bool quiet(proxied_detail::rank_state& s) {
-    return s.wait(
-               [&s] {
-                 for (std::uint32_t c = 0; c < s.channels.size(); ++c) {
-                   if (!s.complete(c, s.head(c))) return false;
-                 }
-                 return true;
-               },
-               s.now_ns() + 1'000'000'000) == op_status::ok;
   }
 
   template <class Value>
   std::uint64_t sum(int rank, const Value& value) {
-    (void)quiet(*states_[static_cast<std::size_t>(rank)]);
+    (void)states_[static_cast<std::size_t>(rank)]->quiet();
     std::uint64_t total = 0;
     for (std::uint32_t k = 0; k < options_.comms; ++k) total += value(statistics(rank, k));
     return total;

@@ -141,6 +141,18 @@ struct rank_state {
                   deadline_ns);
     }
   }
+
+  /// Waits until all that the rank pushed is posted and complete; a fault or a second ends it.
+  bool quiet() {
+    return wait(
+               [this] {
+                 for (std::uint32_t c = 0; c < channels.size(); ++c) {
+                   if (!complete(c, head(c))) return false;
+                 }
+                 return true;
+               },
+               now_ns() + 1'000'000'000) == op_status::ok;
+  }
 };
 
 }  // namespace eptransport::proxied_detail

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief One proxied rank that stands alone: its peers are other processes, or other threads.
+///
+/// Ranks meet through a bootstrap, then talk through the ports of a wire. Building is collective:
+/// window and engines first, then the comparison of settings, the exchange of addresses, and a
+/// barrier, after which every rank takes what the others post. Teardown ends with a barrier too,
+/// because a peer's data may move only while its target polls.
+#pragma once
+
+#include <eptransport/backends/proxied/detail/rank_parts.hpp>
+#include <eptransport/backends/proxied/detail/rank_state.hpp>
+#include <eptransport/backends/proxied/options.hpp>
+#include <eptransport/backends/proxied/view.hpp>
+#include <eptransport/core/config.hpp>
+#include <eptransport/core/host_executor.hpp>
+#include <eptransport/core/result.hpp>
+#include <eptransport/core/transport.hpp>
+#include <eptransport/proxy/bootstrap/bootstrap.hpp>
+#include <eptransport/proxy/driver.hpp>
+#include <eptransport/proxy/engine.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace eptransport {
+
+/// One rank over the wire `Wire`, which names
+///
+/// - `caps`, and `name` for messages
+/// - `ports_type`: `open(options, window, comms)`, `endpoint(comm)`, `address()`, `connect(all)` as
+///   `proxy::fabric_ports` has them, and the types `options` and `endpoint_type`
+///
+/// @par Errors   A peer that dies fails every wait of this rank; `fault()` then names the rank that
+///               died, as the bootstrap saw it, whatever this rank noticed first.
+/// @par Threads  One host thread at a time.
+template <class Wire>
+class proxied_rank {
+ public:
+  using transport_concept = transport_tag;
+  using view_type = proxied_view;
+  using executor_type = host_executor;
+  using ports_type = typename Wire::ports_type;
+  using engine_type = proxy::engine<typename ports_type::endpoint_type>;
+  static constexpr capabilities caps = Wire::caps;
+
+  /// How long a rank whose wire failed waits to hear from the bootstrap who died.
+  static constexpr std::uint64_t hearsay_ns = 200'000'000;
+  /// How long the destructor waits for the other ranks.
+  static constexpr std::uint64_t closing_ns = 5'000'000'000;
+
+  /// Collective. A rank that cannot go on aborts the bootstrap, so that the others end at once.
+  ///
+  /// @param meeting  outlives the rank
+  /// @param options  `ranks`, `wire`, `srd`, `seed` and `broken_rank` are not looked at; `nodes`
+  ///                 empty: as the bootstrap tells hosts apart
+  /// @par Errors     `invalid_argument`; `unsupported` with both numbers; `mismatch` naming a rank;
+  ///                 those of the wire and of the bootstrap
+  [[nodiscard]] static result<std::unique_ptr<proxied_rank>> create(
+      bootstrap& meeting, const proxied_options& options,
+      const typename ports_type::options& wire = {}, std::uint64_t timeout_ns = 60'000'000'000) {
+    std::unique_ptr<proxied_rank> made(new proxied_rank(meeting, options));
+    result<void> built = made->build(wire, timeout_ns);
+    if (!built) {
+      meeting.abort(built.error().message());
+      return built.error();
+    }
+    return result<std::unique_ptr<proxied_rank>>(std::move(made));
+  }
+
+  proxied_rank(const proxied_rank&) = delete;
+  proxied_rank& operator=(const proxied_rank&) = delete;
+  ~proxied_rank() {
+    // Release, pairs with the acquire in `look`: from here on a peer may close before this rank.
+    closing_.store(true, std::memory_order_release);
+    const bool works = state_ != nullptr && !state_->fault.failed() && !drivers_.empty();
+    if (works) (void)meeting_.barrier(closing_ns);
+    drivers_.clear();
+  }
+
+  [[nodiscard]] view_type view() const noexcept { return view_type(*state_); }
+  [[nodiscard]] executor_type& executor() noexcept { return executor_; }
+  [[nodiscard]] std::span<std::byte> window() const noexcept {
+    return {state_->memory.data(), state_->memory.bytes()};
+  }
+  [[nodiscard]] std::uint32_t signals() const noexcept { return state_->signals; }
+  [[nodiscard]] result<void> barrier(std::uint64_t timeout_ns) {
+    if (state_->fault.failed()) return fault();
+    result<void> met = meeting_.barrier(timeout_ns);
+    if (!met && state_->fault.failed()) return fault();
+    return met;
+  }
+  /// Waits up to `hearsay_ns` for the bootstrap to say who died, once, if the wire failed.
+  [[nodiscard]] result<void> fault() const {
+    const result<void> why = state_->fault.why();
+    return why ? why : result<void>(explained(why.error()));
+  }
+
+  [[nodiscard]] const ports_type& ports() const noexcept { return *ports_; }
+  [[nodiscard]] const proxy::engine_statistics& statistics(std::uint32_t comm) const {
+    return engines_[comm]->statistics();
+  }
+  /// What the engines made of what was 0 in the options.
+  [[nodiscard]] const proxy::engine_options& engine_options() const {
+    return engines_.front()->options();
+  }
+  /// Where each proxy thread may run, as the system says.
+  [[nodiscard]] std::vector<std::string> affinity() const {
+    std::vector<std::string> all;
+    for (const auto& d : drivers_) all.push_back(d->affinity());
+    return all;
+  }
+  /// Waits until all that was pushed is posted and complete, at most a second.
+  void quiet() { (void)state_->quiet(); }
+  /// Nobody wrote beside the window.
+  [[nodiscard]] bool intact() const noexcept { return state_->memory.intact(); }
+
+ private:
+  proxied_rank(bootstrap& meeting, const proxied_options& options)
+      : meeting_(meeting), options_(options), executor_(options.workers) {
+    options_.ranks = meeting.size();
+    if (options_.nodes.empty()) options_.nodes = meeting.nodes();
+  }
+
+  result<void> build(const typename ports_type::options& wire, std::uint64_t timeout_ns) {
+    if (const result<void> checked = proxied_detail::check(options_); !checked) return checked;
+    if (options_.drive == proxy_drive::baton) {
+      return failure{errc::unsupported, "proxied_rank::create",
+                     "proxy_drive::baton needs all ranks in one proxied_world; use threads"};
+    }
+    auto state = proxied_detail::make_state(meeting_.rank(), options_, caps.max_message);
+    if (!state) return state.error();
+    state_ = std::move(*state);
+    auto ports = ports_type::open(wire, window(), options_.comms);
+    if (!ports) return ports.error();
+    ports_ = std::move(*ports);
+    for (std::uint32_t k = 0; k < options_.comms; ++k) {
+      auto made = proxied_detail::make_engine(*state_, options_, k, ports_->endpoint(k));
+      if (!made) return made.error();
+      engines_.push_back(std::move(*made));
+    }
+    if (auto agreed = meeting_.agree(Wire::name, settings(), timeout_ns); !agreed) return agreed;
+    const auto own = ports_->address();
+    if (!own) return own.error();
+    const auto all = meeting_.all_gather(*own, timeout_ns);
+    if (!all) return all.error();
+    if (auto connected = ports_->connect(*all); !connected) return connected;
+    // Providers that refuse strangers need every rank to know this one before it writes.
+    if (auto met = meeting_.barrier(timeout_ns); !met) return met;
+    start();
+    return {};
+  }
+
+  /// What must be alike on all ranks.
+  [[nodiscard]] std::string settings() const {
+    const proxy::engine_options& e = engine_options();
+    std::string text;
+    const auto say = [&text](const char* name, std::uint64_t value) {
+      text += (text.empty() ? "" : ", ") + std::string(name) + " " + std::to_string(value);
+    };
+    say("window", options_.window_bytes);
+    say("signals", options_.signals);
+    say("comms", options_.comms);
+    say("eager", e.eager);
+    say("slot_bytes", e.slot_bytes);
+    say("slots_per_peer", e.slots_per_peer);
+    say("writes_per_peer", e.writes_per_peer);
+    return text;
+  }
+
+  /// An engine that also looks at the bootstrap.
+  struct attentive {
+    proxied_rank* self;
+    engine_type* engine;
+  };
+
+  void start() {
+    for (const auto& e : engines_) attentive_.push_back({this, e.get()});
+    std::vector<proxy::driven> all;
+    for (attentive& a : attentive_) {
+      all.push_back(
+          {&a,
+           [](void* p) {
+             const auto* both = static_cast<attentive*>(p);
+             const bool moved = both->engine->step();
+             both->self->look();
+             return moved;
+           },
+           [](void* p) { static_cast<attentive*>(p)->engine->watch(); },
+           [](void* p) { static_cast<attentive*>(p)->engine->statistics().naps.add(1); }});
+    }
+    drivers_ = proxied_detail::start_drivers(all, options_);
+  }
+
+  /// Takes over what the bootstrap knows, and tells it what this rank knows.
+  void look() {
+    if (meeting_.healthy() && !state_->fault.failed()) return;
+    if (closing_.load(std::memory_order_acquire)) return;
+    if (!state_->fault.failed()) {
+      const result<void> heard = meeting_.status();
+      if (!heard) state_->fault.report(heard.error());
+      return;
+    }
+    if (told_.exchange(true)) return;
+    meeting_.abort(explained(state_->fault.why().error()).message());
+  }
+
+  /// The cause, with the rank that died in front of what was noticed of it here.
+  [[nodiscard]] failure explained(const failure& seen) const {
+    const std::lock_guard lock(explaining_);
+    if (explained_) return *explained_;
+    using clock = std::chrono::steady_clock;
+    const auto end = clock::now() + std::chrono::nanoseconds(hearsay_ns);
+    const bool wire = seen.code == errc::transport_failed || seen.code == errc::timed_out;
+    while (wire && meeting_.healthy() && clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    explained_ = seen;
+    const result<void> heard = meeting_.status();
+    const std::vector<std::int32_t> dead = meeting_.lost();
+    if (heard || heard.error().message() == seen.message()) return *explained_;
+    explained_->code = heard.error().code;
+    explained_->detail = (dead.empty() ? heard.error().message() : name_ranks(dead) + " died") +
+                         "; here: " + seen.message();
+    return *explained_;
+  }
+
+  bootstrap& meeting_;
+  proxied_options options_;
+  std::unique_ptr<proxied_detail::rank_state> state_;
+  std::unique_ptr<ports_type> ports_;
+  std::vector<std::unique_ptr<engine_type>> engines_;
+  std::vector<attentive> attentive_;
+  executor_type executor_;
+  std::atomic<bool> closing_ = false;
+  std::atomic<bool> told_ = false;
+  mutable std::mutex explaining_;
+  mutable std::optional<failure> explained_;
+  std::vector<std::unique_ptr<proxy::driver>> drivers_;  ///< last made, first stopped
+};
+
+}  // namespace eptransport
