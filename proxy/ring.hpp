@@ -184,22 +184,24 @@ EPT_HOST_DEVICE bool push_batch(const Group& group, ring_producer<typename Group
 /// A producer among several of one rank: the head lies in the rank's own memory and is moved by
 /// compare and exchange. A position is taken only when there is room, so none is left unpublished.
 ///
+/// `seen_tail`, if given, lies beside the head and keeps what some producer last saw of the tail, so
+/// that a GPU reads host memory once a lap and not once a command.
+///
 /// @par Threads  Any of one rank.
 template <class Memory>
 class shared_ring_producer {
  public:
-  EPT_HOST_DEVICE shared_ring_producer(const ring_view& ring, std::uint64_t* head) noexcept
-      : ring_(ring), head_(head) {}
+  EPT_HOST_DEVICE shared_ring_producer(const ring_view& ring, std::uint64_t* head,
+                                       std::uint64_t* seen_tail = nullptr) noexcept
+      : ring_(ring), head_(head), seen_tail_(seen_tail) {}
 
   /// False if the ring is full. `position` is that of the command.
   EPT_NO_EXEC_CHECK
   [[nodiscard]] EPT_HOST_DEVICE bool push(command_words words, std::uint64_t& position) noexcept {
     position = Memory::load_acquire(head_);
     do {
-      // Acquire, pairs with ring_consumer::publish_tail.
-      const std::uint64_t used = position - Memory::signal_acquire(ring_.tail);
       // A head that others have moved since may lie behind the tail; the exchange will tell.
-      if (used >= ring_.slots()) {
+      if (!fits(position)) {
         const std::uint64_t now = Memory::load_acquire(head_);
         if (now == position) return false;
         position = now;
@@ -214,8 +216,21 @@ class shared_ring_producer {
   }
 
  private:
+  EPT_NO_EXEC_CHECK
+  [[nodiscard]] EPT_HOST_DEVICE bool fits(std::uint64_t position) const noexcept {
+    // Acquire, pairs with the release below: that producer had acquired the tail.
+    if (seen_tail_ != nullptr && position - Memory::load_acquire(seen_tail_) < ring_.slots()) {
+      return true;
+    }
+    // Acquire, pairs with ring_consumer::publish_tail.
+    const std::uint64_t tail = Memory::signal_acquire(ring_.tail);
+    if (seen_tail_ != nullptr) Memory::store_release(seen_tail_, tail);
+    return position - tail < ring_.slots();
+  }
+
   ring_view ring_;
   std::uint64_t* head_;
+  std::uint64_t* seen_tail_;
 };
 
 /// The consumer: a proxy thread.

@@ -65,6 +65,8 @@ class proxied {
     return world_.barrier(state_, timeout_ns);
   }
   [[nodiscard]] result<void> fault() const { return state_.fault.why(); }
+  /// For views of other devices.
+  [[nodiscard]] proxied_detail::rank_state& state() noexcept { return state_; }
 
  private:
   struct word_wish {

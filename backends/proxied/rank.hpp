@@ -106,6 +106,8 @@ class proxied_rank {
     return why ? why : result<void>(explained(why.error()));
   }
 
+  /// For views of other devices.
+  [[nodiscard]] proxied_detail::rank_state& state() noexcept { return *state_; }
   [[nodiscard]] const ports_type& ports() const noexcept { return *ports_; }
   [[nodiscard]] const proxy::engine_statistics& statistics(std::uint32_t comm) const {
     return engines_[comm]->statistics();

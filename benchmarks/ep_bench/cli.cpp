@@ -282,9 +282,6 @@ parsed complete(options asked) {
   }
   if (proxied && !asked.schedule_given) config.schedule = run_mode::free;
   if (proxied && config.schedule == run_mode::baton) config.proxy.drive = proxy_drive::baton;
-  if (proxied && asked.exec == execution::cuda) {
-    return refuse("--exec cuda drives no proxied wire yet; use cpu");
-  }
   const std::int64_t most = *std::max_element(config.tokens.begin(), config.tokens.end());
   if (!asked.mode_given && most > most_decode_tokens) config.mode = dispatch_mode::counted;
   const bool counted = config.mode == dispatch_mode::counted;

@@ -44,8 +44,8 @@ namespace eptransport::proxied_detail {
   for (std::uint32_t c = 0; c < o.channels; ++c) {
     s->channels.push_back(std::make_unique<channel_state>(*layout, o.first_position));
   }
-  s->words.resize(std::size_t{o.comms} * o.signals);
-  std::fill_n(s->words.begin(), o.signals, o.counter_start);
+  s->words = proxied_detail::page_memory(std::uint64_t{o.comms} * o.signals * 8 + 8);
+  std::fill_n(s->counters(0), o.signals, o.counter_start);
   return result<std::unique_ptr<rank_state>>(std::move(s));
 }
 
@@ -61,9 +61,7 @@ template <class Endpoint>
       endpoint, s.codec,
       {static_cast<std::uint32_t>(s.rank), static_cast<std::uint32_t>(o.ranks), o.signals,
        s.max_message},
-      o.engine,
-      {std::move(rings), o.first_position, s.words.data() + std::size_t{comm} * o.signals,
-       &s.fault});
+      o.engine, {std::move(rings), o.first_position, s.counters(comm), &s.fault});
   if (made) s.max_count = (*made)->max_count();
   return made;
 }

@@ -56,19 +56,34 @@ class guarded_window {
   std::byte* front_ = nullptr;
 };
 
+/// Zeroed memory that shares its pages with nothing else, so that a GPU can map it.
+class page_memory {
+ public:
+  static constexpr std::uint64_t page = 4096;
+
+  page_memory() = default;
+  explicit page_memory(std::uint64_t bytes)
+      : bytes_((bytes + page - 1) / page * page),
+        memory_(static_cast<std::byte*>(::operator new(bytes_, std::align_val_t{page}))) {
+    std::memset(memory_.get(), 0, bytes_);
+  }
+  [[nodiscard]] std::byte* data() const noexcept { return memory_.get(); }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  struct release {
+    void operator()(std::byte* p) const noexcept { ::operator delete(p, std::align_val_t{page}); }
+  };
+  std::uint64_t bytes_ = 0;
+  std::unique_ptr<std::byte, release> memory_;
+};
+
 /// One channel: a ring, and the head that the rank's producers share.
 struct channel_state {
   explicit channel_state(const proxy::ring_layout& layout, std::uint64_t first)
-      : memory(static_cast<std::byte*>(::operator new(layout.bytes(), alignment))),
-        ring(layout.make(memory.get(), first)),
-        head(first) {}
+      : memory(layout.bytes()), ring(layout.make(memory.data(), first)), head(first) {}
 
-  struct release {
-    void operator()(std::byte* p) const noexcept { ::operator delete(p, alignment); }
-  };
-  static constexpr std::align_val_t alignment{128};
-
-  std::unique_ptr<std::byte, release> memory;
+  page_memory memory;
   proxy::ring_view ring;
   alignas(128) std::uint64_t head;
 };
@@ -85,9 +100,9 @@ struct rank_state {
   std::uint64_t max_message = 0;
   std::uint32_t max_count = 1;
   std::vector<std::unique_ptr<channel_state>> channels;
-  std::vector<std::uint64_t> words;  ///< [comm][signal]
+  page_memory words;  ///< [comm][signal] counters
   proxy::command_codec codec;
-  proxy::fault_cell fault;
+  alignas(page_memory::page) proxy::fault_cell fault;  ///< alone among what engines write often
   const std::vector<int>* nodes = nullptr;
   scheduler* baton = nullptr;  ///< null: real threads on the steady clock
 
@@ -98,12 +113,17 @@ struct rank_state {
                                           .count());
   }
 
+  /// Of one comm.
+  [[nodiscard]] std::uint64_t* counters(std::uint32_t comm) const noexcept {
+    return reinterpret_cast<std::uint64_t*>(words.data()) + std::size_t{comm} * signals;
+  }
+
   /// Sum over the comms; each word has its own writer.
   [[nodiscard]] std::uint64_t read_signal(std::uint32_t signal) const noexcept {
     std::uint64_t sum = 0;
     for (std::uint32_t k = 0; k < comms; ++k) {
       // Acquire, pairs with the engine's signal_store.
-      sum += host_memory::signal_acquire(&words[std::size_t{k} * signals + signal]);
+      sum += host_memory::signal_acquire(counters(k) + signal);
     }
     return sum;
   }

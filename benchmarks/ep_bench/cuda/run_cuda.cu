@@ -48,11 +48,15 @@ double percentile(const std::vector<double>& times, std::size_t percent) {
 void print_line(const std::string& wire, const char* call, const std::vector<double>& times,
                 double bytes) {
   const double mean = mean_of(times);
-  std::printf(
-      "%-9s %-8s  kernel %7.1f us mean, %7.1f p50, %7.1f p99 (cuda events, %zu calls), "
-      "%8.2f MiB of HBM traffic, %6.0f GB/s\n",
-      wire.c_str(), call, mean / 1e3, percentile(times, 50) / 1e3, percentile(times, 99) / 1e3,
-      times.size(), bytes / 1048576, mean > 0 ? bytes / mean : 0);
+  std::printf("%-9s %-8s  kernel %7.1f us mean, %7.1f p50, %7.1f p99 (cuda events, %zu calls)",
+              wire.c_str(), call, mean / 1e3, percentile(times, 50) / 1e3,
+              percentile(times, 99) / 1e3, times.size());
+  if (wire.starts_with("proxy:")) {
+    std::printf(", windows in host memory\n");
+  } else {
+    std::printf(", %8.2f MiB of HBM traffic, %6.0f GB/s\n", bytes / 1048576,
+                mean > 0 ? bytes / mean : 0);
+  }
 }
 
 support::call_time time_of(const std::vector<double>& times) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Runs on the GPU simulator; the one place where its kernels are compiled for runs.
+/// @brief Runs on the GPU simulator, whose kernels are compiled here alone, and the table of wires.
 #include <eptransport/backends/loopback/cuda_loopback.cuh>
 #include <eptransport/backends/loopback/profiles.hpp>
 #include <eptransport/kernels/kernels.hpp>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "support/cuda/gpu_rig.cuh"
+#include "support/cuda/gpu_wires.hpp"
 #include "support/gpu_run.hpp"
 #include "support/rank_run.hpp"
 #include "support/runner_wires.hpp"
@@ -53,9 +54,13 @@ struct wire_entry {
 template <class Profile>
 constexpr wire_entry entry{Profile::name, run_on<Profile>};
 
-constexpr wire_entry table[] = {entry<profiles::nvlink>, entry<profiles::ib_gpu>,
-                                entry<profiles::efa_gpu>, entry<profiles::efa_proxy>,
-                                entry<tight_profile>};
+constexpr wire_entry table[] = {entry<profiles::nvlink>,
+                                entry<profiles::ib_gpu>,
+                                entry<profiles::efa_gpu>,
+                                entry<profiles::efa_proxy>,
+                                entry<tight_profile>,
+                                {"proxy:memory", run_proxy_memory_on_gpu},
+                                {"proxy:srd", run_proxy_srd_on_gpu}};
 
 }  // namespace
 
