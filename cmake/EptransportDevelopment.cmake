@@ -13,9 +13,9 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 
 # eptransport_add_headers_alone(<target>): an object library with one source per header, which
-# includes that header twice and nothing else. With CUDA on, every header goes through nvcc;
-# without, every .hpp of the parts that do without CUDA goes through the C++ compiler, and must do
-# without exceptions.
+# includes that header twice and nothing else. With CUDA on, every header goes through nvcc, those
+# in detail/ by way of what includes them; without, every .hpp of the parts that do without CUDA
+# goes through the C++ compiler, and must do without exceptions.
 function(eptransport_add_headers_alone target)
   get_property(parts GLOBAL PROPERTY EPTRANSPORT_PARTS)
   set(sources "")
@@ -32,7 +32,9 @@ function(eptransport_add_headers_alone target)
     list(APPEND libraries eptransport::${part})
     foreach(file IN LISTS files)
       set(source ${CMAKE_CURRENT_BINARY_DIR}/${target}/${file})
-      if(EPTRANSPORT_CUDA_ON)
+      if(EPTRANSPORT_CUDA_ON AND file MATCHES "/detail/")
+        continue()
+      elseif(EPTRANSPORT_CUDA_ON)
         string(APPEND source .cu)
       elseif(file MATCHES "\\.cuh$")
         continue()

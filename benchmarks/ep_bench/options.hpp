@@ -24,6 +24,8 @@ struct options {
   execution exec = execution::cpu;
   std::string json;    ///< file to write, "-" for stdout, empty for none
   bool quiet = false;  ///< no progress and no table
+  int spawn = 0;       ///< libfabric: ranks that are started here; 0: a launcher did it
+  bool strict = false;  ///< libfabric: `proxy::fabric_options::strict`
 };
 
 /// One wire's result.
