@@ -36,8 +36,8 @@ namespace eptransport {
 /// One rank over the wire `Wire`, which names
 ///
 /// - `caps`, and `name` for messages
-/// - `ports_type`: `open(options, window, comms)`, `endpoint(comm)`, `address()`, `connect(all)` as
-///   `proxy::fabric_ports` has them, and the types `options` and `endpoint_type`
+/// - `ports_type`: `open(options, window, comms)`, `endpoint(comm)`, `address()`, `connect(all)`,
+///   `bury(rank)`, as `proxy::fabric_ports` has them, and the types `options` and `endpoint_type`
 ///
 /// @par Errors   A peer that dies fails every wait of this rank; `fault()` then names the rank that
 ///               died, as the bootstrap heard it, in front of what was noticed here.
@@ -84,6 +84,7 @@ class proxied_rank {
     const bool works = !drivers_.empty() && !noticed_.failed() && !state_->fault.failed();
     if (works) (void)meeting_.barrier(closing_ns);
     drivers_.clear();
+    bury_the_dead();
   }
 
   [[nodiscard]] view_type view() const noexcept { return view_type(*state_); }
@@ -193,6 +194,16 @@ class proxied_rank {
            [](void* p) { static_cast<attentive*>(p)->engine->statistics().naps.add(1); }});
     }
     drivers_ = proxied_detail::start_drivers(all, options_);
+  }
+
+  /// What a process leaves on its host when it is killed, nobody else removes.
+  void bury_the_dead() {
+    const std::vector<rank_place>& places = meeting_.places();
+    for (const std::int32_t rank : meeting_.lost()) {
+      const rank_place& its = places[static_cast<std::size_t>(rank)];
+      const rank_place& own = places[static_cast<std::size_t>(meeting_.rank())];
+      if (ports_ != nullptr && its.node == own.node) ports_->bury(static_cast<std::uint32_t>(rank));
+    }
   }
 
   /// Brings together what the engines and the bootstrap noticed, and tells the other ranks.

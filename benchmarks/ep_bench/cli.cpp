@@ -3,14 +3,13 @@
 /// @brief Parsing: every refused value is answered with what was expected.
 #include "ep_bench/cli.hpp"
 
-#include "ep_bench/libfabric.hpp"
-
 #include <algorithm>
 #include <charconv>
 #include <functional>
 #include <limits>
 #include <utility>
 
+#include "ep_bench/libfabric.hpp"
 #include "support/routing.hpp"
 
 namespace eptransport::bench {
@@ -233,7 +232,8 @@ const std::vector<option>& table() {
          return wrong;
        },
        true},
-      {"--spawn", "R", "libfabric: starts R ranks; left out: RANK, WORLD_SIZE, .. say which this is",
+      {"--spawn", "R",
+       "libfabric: starts R ranks; left out: RANK, WORLD_SIZE, .. say which this is",
        [](options& o, text t) {
          const std::string wrong = number<int>(t, 1, 256, o.spawn);
          if (wrong.empty()) o.config.ranks = o.spawn;

@@ -71,8 +71,7 @@ int spawn(const options& asked, support::run_config config, std::vector<measurem
 }
 
 /// One rank of a launcher. Rank 0 hears the others; if it cannot, everybody says what he knows.
-int run_launched(const options& asked, support::run_config config,
-                 std::vector<measurement>& rows) {
+int run_launched(const options& asked, support::run_config config, std::vector<measurement>& rows) {
   const auto launch = rank_launch::from_environment();
   if (!launch) return refuse(launch.error().message() + "; or use --spawn R");
   config.ranks = launch->size;
@@ -81,8 +80,8 @@ int run_launched(const options& asked, support::run_config config,
       join_and_run(launch->options(), config, fabric_of(asked), meeting);
   if (meeting == nullptr) return refuse(own.error);
   const std::string packed = support::packed(own);
-  const auto all =
-      meeting->all_gather(std::as_bytes(std::span(packed.data(), packed.size())), config.timeout_ns);
+  const auto all = meeting->all_gather(std::as_bytes(std::span(packed.data(), packed.size())),
+                                       config.timeout_ns);
   if (!all) {
     const std::string& why = own.error.empty() ? own.fault : own.error;
     return refuse("rank " + std::to_string(launch->rank) + ": " +
@@ -92,8 +91,7 @@ int run_launched(const options& asked, support::run_config config,
   for (const auto& bytes : *all) outcomes.push_back(unpack(bytes.data(), bytes.size()));
   support::run_result result = support::joined(config, std::move(outcomes));
   if (launch->rank != 0) return result.verified ? exit_ok : exit_not_verified;
-  rows.push_back(
-      {.wire = asked.wires.front(), .result = std::move(result), .clock = "measured"});
+  rows.push_back({.wire = asked.wires.front(), .result = std::move(result), .clock = "measured"});
   return exit_ok;
 }
 

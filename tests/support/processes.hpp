@@ -78,11 +78,13 @@ class rank_processes {
     return result<rank_processes>(std::move(made));
   }
 
-  rank_processes(rank_processes&& other) noexcept
-      : children_(std::exchange(other.children_, {})) {}
+  rank_processes(rank_processes&& other) noexcept : children_(std::exchange(other.children_, {})) {}
   rank_processes& operator=(rank_processes&&) = delete;
   ~rank_processes() { (void)wait(std::chrono::seconds(0)); }
 
+  [[nodiscard]] pid_t process(std::int32_t rank) const {
+    return children_[static_cast<std::size_t>(rank)].process;
+  }
   void signal(std::int32_t rank, int number) const {
     (void)::kill(children_[static_cast<std::size_t>(rank)].process, number);
   }

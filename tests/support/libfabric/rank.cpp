@@ -30,9 +30,7 @@ struct lone_rank {
     return total;
   }
   [[nodiscard]] std::uint64_t commands() const {
-    return sum([](const proxy::engine_statistics& s) {
-      return s.commands.get() - s.local.get();
-    });
+    return sum([](const proxy::engine_statistics& s) { return s.commands.get() - s.local.get(); });
   }
   [[nodiscard]] std::uint64_t messages(int) const {
     return sum([](const proxy::engine_statistics& s) {
@@ -167,8 +165,8 @@ rank_outcome run_rank(const run_config& config, bootstrap& meeting,
   const auto sizes = group<libfabric>::sizes(shape_of(config, p), config.ranks, config.workers);
   if (!sizes) return refuse(sizes.error().message());
   auto made = libfabric::create(
-      meeting, options_of(config, window_bytes_of(config, *sizes),
-                          config.first_signal + sizes->signals),
+      meeting,
+      options_of(config, window_bytes_of(config, *sizes), config.first_signal + sizes->signals),
       fabric);
   if (!made) {
     out.error = made.error().message();
