@@ -13,9 +13,9 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 
 # eptransport_add_headers_alone(<target>): an object library with one source per header, which
-# includes that header twice and nothing else. With CUDA on, every header goes through nvcc;
-# without, every .hpp of the parts that do without CUDA goes through the C++ compiler, and must do
-# without exceptions.
+# includes that header twice and nothing else. With CUDA on, every header goes through nvcc, those
+# in detail/ by way of what includes them; without, every .hpp of the parts that do without CUDA
+# goes through the C++ compiler, and must do without exceptions.
 function(eptransport_add_headers_alone target)
   get_property(parts GLOBAL PROPERTY EPTRANSPORT_PARTS)
   set(sources "")
@@ -26,13 +26,15 @@ function(eptransport_add_headers_alone target)
     if(NOT EPTRANSPORT_CUDA_ON AND "CUDAToolkit" IN_LIST packages)
       continue()
     endif()
-    if(NOT Libfabric_FOUND AND "Libfabric" IN_LIST packages)
+    if(NOT TARGET Libfabric::Libfabric AND "Libfabric" IN_LIST packages)
       continue()
     endif()
     list(APPEND libraries eptransport::${part})
     foreach(file IN LISTS files)
       set(source ${CMAKE_CURRENT_BINARY_DIR}/${target}/${file})
-      if(EPTRANSPORT_CUDA_ON)
+      if(EPTRANSPORT_CUDA_ON AND file MATCHES "/detail/")
+        continue()
+      elseif(EPTRANSPORT_CUDA_ON)
         string(APPEND source .cu)
       elseif(file MATCHES "\\.cuh$")
         continue()
@@ -56,8 +58,8 @@ function(eptransport_print_summary)
   list(JOIN parts " " parts)
   message(STATUS "eptransport ${PROJECT_VERSION}: parts ${parts}")
   message(STATUS "eptransport CUDA: ${EPTRANSPORT_CUDA_ON} (${EPTRANSPORT_CUDA_WHY})")
-  if(Libfabric_FOUND)
-    message(STATUS "eptransport libfabric: ${Libfabric_VERSION}")
+  if(TARGET Libfabric::Libfabric)
+    message(STATUS "eptransport libfabric: ${EPTRANSPORT_LIBFABRIC_VERSION}")
   else()
     message(STATUS "eptransport libfabric: none from 1.17 on was found by pkg-config; its tests, "
                    "wires and benchmarks are not built")

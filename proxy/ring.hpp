@@ -184,8 +184,8 @@ EPT_HOST_DEVICE bool push_batch(const Group& group, ring_producer<typename Group
 /// A producer among several of one rank: the head lies in the rank's own memory and is moved by
 /// compare and exchange. A position is taken only when there is room, so none is left unpublished.
 ///
-/// `seen_tail`, if given, lies beside the head and keeps what some producer last saw of the tail, so
-/// that a GPU reads host memory once a lap and not once a command.
+/// `seen_tail`, if given, lies beside the head and keeps what some producer last saw of the tail,
+/// so that a GPU reads host memory once a lap and not once a command.
 ///
 /// @par Threads  Any of one rank.
 template <class Memory>

@@ -6,10 +6,10 @@
 /// (loopback.hpp). What it adds is the GPU: warps, blocks, scopes, streams, and HBM.
 #pragma once
 
-#include <eptransport/backends/loopback/cuda_gathering.cuh>
 #include <eptransport/backends/loopback/cuda_view.cuh>
 #include <eptransport/backends/loopback/profiles.hpp>
 #include <eptransport/core/config.hpp>
+#include <eptransport/core/cuda_gathering.cuh>
 #include <eptransport/core/memory.hpp>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>

@@ -7,10 +7,10 @@
 /// rings and counters are mapped into the GPU. Windows stay in host memory.
 #pragma once
 
-#include <eptransport/backends/loopback/cuda_gathering.cuh>
 #include <eptransport/backends/proxied/cuda_view.cuh>
 #include <eptransport/backends/proxied/detail/rank_state.hpp>
 #include <eptransport/core/config.hpp>
+#include <eptransport/core/cuda_gathering.cuh>
 #include <eptransport/core/memory.hpp>
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>

@@ -241,7 +241,7 @@ class proxied_world {
       for (std::uint32_t k = 0; k < options_.comms; ++k) {
         auto& endpoint = wire_->endpoint(static_cast<std::uint32_t>(state->rank), k);
         if (state->rank == options_.broken_rank) endpoint.break_now();
-        auto made = proxied_detail::make_engine(*state, options_, k, endpoint);
+        auto made = proxied_detail::make_engine(*state, options_, k, endpoint, state->fault);
         if (!made) return made.error();
         engines_.push_back(std::move(*made));
       }

@@ -25,8 +25,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -38,11 +36,11 @@ namespace eptransport {
 /// One rank over the wire `Wire`, which names
 ///
 /// - `caps`, and `name` for messages
-/// - `ports_type`: `open(options, window, comms)`, `endpoint(comm)`, `address()`, `connect(all)` as
-///   `proxy::fabric_ports` has them, and the types `options` and `endpoint_type`
+/// - `ports_type`: `open(options, window, comms)`, `endpoint(comm)`, `address()`, `connect(all)`,
+///   `bury(rank)`, as `proxy::fabric_ports` has them, and the types `options` and `endpoint_type`
 ///
 /// @par Errors   A peer that dies fails every wait of this rank; `fault()` then names the rank that
-///               died, as the bootstrap saw it, whatever this rank noticed first.
+///               died, as the bootstrap heard it, in front of what was noticed here.
 /// @par Threads  One host thread at a time.
 template <class Wire>
 class proxied_rank {
@@ -54,7 +52,7 @@ class proxied_rank {
   using engine_type = proxy::engine<typename ports_type::endpoint_type>;
   static constexpr capabilities caps = Wire::caps;
 
-  /// How long a rank whose wire failed waits to hear from the bootstrap who died.
+  /// How long a rank whose wire failed waits to hear who died, before its waiters are told.
   static constexpr std::uint64_t hearsay_ns = 200'000'000;
   /// How long the destructor waits for the other ranks.
   static constexpr std::uint64_t closing_ns = 5'000'000'000;
@@ -81,11 +79,12 @@ class proxied_rank {
   proxied_rank(const proxied_rank&) = delete;
   proxied_rank& operator=(const proxied_rank&) = delete;
   ~proxied_rank() {
-    // Release, pairs with the acquire in `look`: from here on a peer may close before this rank.
+    // Release, pairs with the acquire in `look`.
     closing_.store(true, std::memory_order_release);
-    const bool works = state_ != nullptr && !state_->fault.failed() && !drivers_.empty();
+    const bool works = !drivers_.empty() && !noticed_.failed() && !state_->fault.failed();
     if (works) (void)meeting_.barrier(closing_ns);
     drivers_.clear();
+    bury_the_dead();
   }
 
   [[nodiscard]] view_type view() const noexcept { return view_type(*state_); }
@@ -97,14 +96,9 @@ class proxied_rank {
   [[nodiscard]] result<void> barrier(std::uint64_t timeout_ns) {
     if (state_->fault.failed()) return fault();
     result<void> met = meeting_.barrier(timeout_ns);
-    if (!met && state_->fault.failed()) return fault();
-    return met;
+    return !met && state_->fault.failed() ? fault() : met;
   }
-  /// Waits up to `hearsay_ns` for the bootstrap to say who died, once, if the wire failed.
-  [[nodiscard]] result<void> fault() const {
-    const result<void> why = state_->fault.why();
-    return why ? why : result<void>(explained(why.error()));
-  }
+  [[nodiscard]] result<void> fault() const { return state_->fault.why(); }
 
   /// For views of other devices.
   [[nodiscard]] proxied_detail::rank_state& state() noexcept { return *state_; }
@@ -147,7 +141,7 @@ class proxied_rank {
     if (!ports) return ports.error();
     ports_ = std::move(*ports);
     for (std::uint32_t k = 0; k < options_.comms; ++k) {
-      auto made = proxied_detail::make_engine(*state_, options_, k, ports_->endpoint(k));
+      auto made = proxied_detail::make_engine(*state_, options_, k, ports_->endpoint(k), noticed_);
       if (!made) return made.error();
       engines_.push_back(std::move(*made));
     }
@@ -204,50 +198,52 @@ class proxied_rank {
     drivers_ = proxied_detail::start_drivers(all, options_);
   }
 
-  /// Takes over what the bootstrap knows, and tells it what this rank knows.
-  void look() {
-    if (meeting_.healthy() && !state_->fault.failed()) return;
-    if (closing_.load(std::memory_order_acquire)) return;
-    if (!state_->fault.failed()) {
-      const result<void> heard = meeting_.status();
-      if (!heard) state_->fault.report(heard.error());
-      return;
+  /// What a process leaves on its host when it is killed, nobody else removes.
+  void bury_the_dead() {
+    const std::vector<rank_place>& places = meeting_.places();
+    for (const std::int32_t rank : meeting_.lost()) {
+      const rank_place& its = places[static_cast<std::size_t>(rank)];
+      const rank_place& own = places[static_cast<std::size_t>(meeting_.rank())];
+      if (ports_ != nullptr && its.node == own.node) ports_->bury(static_cast<std::uint32_t>(rank));
     }
-    if (told_.exchange(true)) return;
-    meeting_.abort(explained(state_->fault.why().error()).message());
   }
 
-  /// The cause, with the rank that died in front of what was noticed of it here.
-  [[nodiscard]] failure explained(const failure& seen) const {
-    const std::lock_guard lock(explaining_);
-    if (explained_) return *explained_;
+  /// Brings together what the engines and the bootstrap noticed, and tells the other ranks.
+  void look() {
+    if (meeting_.healthy() && !noticed_.failed() && !state_->fault.failed()) return;
+    // Acquire, pairs with the destructor's store: then a peer may have closed before this rank.
+    if (closing_.load(std::memory_order_acquire)) return;
+    if (looking_.exchange(true)) return;
+    if (!state_->fault.failed()) state_->fault.report(explained());
+    meeting_.abort(state_->fault.why().error().message());
+  }
+
+  /// The rank that died, as the bootstrap heard it, in front of what was noticed here: an engine
+  /// may have noticed only that some other rank gave up because of it.
+  [[nodiscard]] failure explained() const {
     using clock = std::chrono::steady_clock;
     const auto end = clock::now() + std::chrono::nanoseconds(hearsay_ns);
-    const bool wire = seen.code == errc::transport_failed || seen.code == errc::timed_out;
-    while (wire && meeting_.healthy() && clock::now() < end) {
+    while (meeting_.healthy() && clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    explained_ = seen;
+    const result<void> seen = noticed_.why();
     const result<void> heard = meeting_.status();
-    const std::vector<std::int32_t> dead = meeting_.lost();
-    if (heard || heard.error().message() == seen.message()) return *explained_;
-    explained_->code = heard.error().code;
-    explained_->detail = (dead.empty() ? heard.error().message() : name_ranks(dead) + " died") +
-                         "; here: " + seen.message();
-    return *explained_;
+    if (heard) return seen.error();
+    failure both = heard.error();
+    if (!seen) both.detail += "; here: " + seen.error().message();
+    return both;
   }
 
   bootstrap& meeting_;
   proxied_options options_;
-  std::unique_ptr<proxied_detail::rank_state> state_;
+  std::unique_ptr<proxied_detail::rank_state> state_;  ///< its fault is what waiters see
+  proxy::fault_cell noticed_;                          ///< by the engines
   std::unique_ptr<ports_type> ports_;
   std::vector<std::unique_ptr<engine_type>> engines_;
   std::vector<attentive> attentive_;
   executor_type executor_;
   std::atomic<bool> closing_ = false;
-  std::atomic<bool> told_ = false;
-  mutable std::mutex explaining_;
-  mutable std::optional<failure> explained_;
+  std::atomic<bool> looking_ = false;
   std::vector<std::unique_ptr<proxy::driver>> drivers_;  ///< last made, first stopped
 };
 

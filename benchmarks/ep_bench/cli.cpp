@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "ep_bench/libfabric.hpp"
 #include "support/routing.hpp"
 
 namespace eptransport::bench {
@@ -102,10 +103,17 @@ std::string choose_wires(const std::string& text, std::vector<std::string>& to) 
     return {};
   }
   const std::vector<std::string>& proxied = support::proxied_wires();
+#if defined(EPT_BENCH_LIBFABRIC)
+  if (text.starts_with(libfabric_prefix)) {
+    to = {text};
+    return {};
+  }
+#endif
   if (std::find(known.begin(), known.end(), text) == known.end() &&
       std::find(proxied.begin(), proxied.end(), text) == proxied.end() && text != real_wire) {
     return "expected all (simulated ones) or one of " + with_commas(known) + ", " +
-           with_commas(proxied) + ", " + real_wire;
+           with_commas(proxied) + ", " + real_wire +
+           ", or libfabric:PROVIDER where libfabric was found";
   }
   to = {text};
   return {};
@@ -130,7 +138,8 @@ const std::vector<option>& table() {
   using text = const std::string&;
   static const std::vector<option> all = {
       {"--wire", "NAME|all",
-       "a simulated wire, one behind proxy engines, or peer-memory: rank r on GPU r",
+       "a simulated wire, one behind proxy engines, peer-memory: rank r on GPU r, or "
+       "libfabric:PROVIDER",
        [](options& o, text t) { return choose_wires(t, o.wires); }},
       {"--ranks", "R", "ranks",
        [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
@@ -224,6 +233,14 @@ const std::vector<option>& table() {
          return wrong;
        },
        true},
+      {"--spawn", "R",
+       "libfabric: starts R ranks; left out: RANK, WORLD_SIZE, .. say which this is",
+       [](options& o, text t) {
+         const std::string wrong = number<int>(t, 1, 256, o.spawn);
+         if (wrong.empty()) o.config.ranks = o.spawn;
+         return wrong;
+       },
+       true},
       {"--json", "FILE|-", "one JSON object per wire; - is stdout, without the table",
        [](options& o, text t) {
          o.json = t;
@@ -247,6 +264,7 @@ std::string help() {
       "  --memcpy-baseline               free, with memcpy of as many bytes by the same threads\n"
       "  --tamper                        damages one combined value before it is checked: status "
       "1\n"
+      "  --strict                        libfabric: the limits of EFA's lowest fabric, over any\n"
       "  --quiet                         no progress and no table\n"
       "  --help                          this text\n\n"
       "routing\n";
@@ -276,11 +294,20 @@ parsed complete(options asked) {
     return refuse("--returns must be fp32 or what --values is");
   }
   if (config.copy_baseline) config.schedule = run_mode::free;
-  const bool proxied = asked.wires.size() == 1 && asked.wires[0].starts_with("proxy:");
+  const bool fabric = asked.wires[0].starts_with(libfabric_prefix);
+  const bool proxied = fabric || (asked.wires.size() == 1 && asked.wires[0].starts_with("proxy:"));
   if (!proxied && !asked.proxied_option.empty()) {
     return refuse(asked.proxied_option + " is for --wire " + with_commas(support::proxied_wires()));
   }
-  if (proxied && !asked.schedule_given) config.schedule = run_mode::free;
+  if (!fabric && (asked.spawn != 0 || asked.strict)) {
+    return refuse("--spawn and --strict are for --wire libfabric:PROVIDER");
+  }
+  if (fabric && asked.schedule_given && config.schedule == run_mode::baton) {
+    return refuse("--schedule baton needs all ranks in one process; libfabric has processes");
+  }
+  if (proxied && !asked.schedule_given && asked.exec == execution::cpu) {
+    config.schedule = run_mode::free;
+  }
   if (proxied && config.schedule == run_mode::baton) config.proxy.drive = proxy_drive::baton;
   const std::int64_t most = *std::max_element(config.tokens.begin(), config.tokens.end());
   if (!asked.mode_given && most > most_decode_tokens) config.mode = dispatch_mode::counted;
@@ -361,6 +388,11 @@ parsed parse(int count, const char* const* arguments) {
     }
     if (name == "--tamper") {
       asked.config.tamper = flip_a_bit;
+      continue;
+    }
+    if (name == "--strict") {
+      asked.strict = true;
+      asked.proxied_option = name;
       continue;
     }
     if (name == "--memcpy-baseline") {

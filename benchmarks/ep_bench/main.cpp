@@ -7,6 +7,7 @@
 
 #include "ep_bench/cli.hpp"
 #include "ep_bench/cuda.hpp"
+#include "ep_bench/libfabric.hpp"
 #include "ep_bench/progress.hpp"
 #include "ep_bench/report.hpp"
 #include "support/routing.hpp"
@@ -41,6 +42,9 @@ int execute(const options& asked, std::vector<measurement>& rows) {
   }
 #if defined(EPT_BENCH_CUDA)
   if (asked.exec == execution::cuda) return run_cuda(asked, rows);
+#endif
+#if defined(EPT_BENCH_LIBFABRIC)
+  if (asked.wires.front().starts_with(libfabric_prefix)) return run_libfabric(asked, rows);
 #endif
   run_cpu(asked, rows);
   return exit_ok;
@@ -82,6 +86,7 @@ int run_all(int count, const char* const* arguments) {
   const options& asked = *read.asked;
   std::vector<measurement> rows;
   if (const int status = execute(asked, rows); status != exit_ok) return status;
+  if (rows.empty()) return exit_ok;  // another rank reports
   if (!asked.quiet && asked.json != "-") std::fputs(table_of(asked, rows).c_str(), stdout);
   const int written = write_json(asked, rows);
   const int judged = judge(rows);

@@ -22,8 +22,10 @@ struct options {
   bool schedule_given = false;  ///< otherwise free for proxied wires, baton for simulated ones
   std::string proxied_option;   ///< one that was given and needs a proxied wire
   execution exec = execution::cpu;
-  std::string json;    ///< file to write, "-" for stdout, empty for none
-  bool quiet = false;  ///< no progress and no table
+  std::string json;     ///< file to write, "-" for stdout, empty for none
+  bool quiet = false;   ///< no progress and no table
+  int spawn = 0;        ///< libfabric: ranks that are started here; 0: a launcher did it
+  bool strict = false;  ///< libfabric: `proxy::fabric_options::strict`
 };
 
 /// One wire's result.

@@ -223,7 +223,12 @@ template <Transport T>
 result<void> group<T>::status(std::int32_t lane) const {
   const fault_record found = fault(lane);
   if (found.kind == fault_kind::none) return {};
-  return to_failure(found, "lane");
+  failure why = to_failure(found, "lane");
+  // A kernel sees that the wire failed; the transport knows why, and who died.
+  if (const result<void> wire = transport_->fault(); !wire) {
+    why.detail += "; " + wire.error().message();
+  }
+  return why;
 }
 
 template <Transport T>

@@ -50,9 +50,9 @@ class tcp_bootstrap final : public bootstrap {
 
   /// Returns once all ranks have joined.
   ///
-  /// @par Errors  `invalid_argument`; `timed_out` with the ranks that have not arrived, or with what
-  ///              keeps this rank from rank 0; `mismatch` with the rank whose token, version, size,
-  ///              number or config differs; errno where rank 0 cannot listen
+  /// @par Errors  `invalid_argument`; `timed_out` with the ranks that have not arrived, or with
+  ///              what keeps this rank from rank 0; `mismatch` with the rank whose token, version,
+  ///              size, number or config differs; errno where rank 0 cannot listen
   [[nodiscard]] static result<std::unique_ptr<bootstrap>> join(const bootstrap_options& options) {
     listening_socket listener(options.listener);
     const auto end = bootstrap_detail::after(options.timeout_ns);

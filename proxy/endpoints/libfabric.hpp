@@ -174,12 +174,15 @@ class fabric_ports {
   /// @param all   one `address()` per rank, in rank order
   /// @par Errors  `mismatch`, naming the rank whose provider or number of comms differs
   [[nodiscard]] result<void> connect(std::span<const std::vector<std::byte>> all);
+  /// A rank of this host is dead: removes what its endpoints left in /dev/shm, if it was shm.
+  void bury(std::uint32_t rank) const noexcept;
 
  private:
   fabric_ports() = default;
 
   detail::chosen_provider provider_;  ///< first made, last freed: domains point into its list
   std::vector<std::unique_ptr<libfabric_endpoint>> endpoints_;
+  std::vector<std::vector<std::string>> shm_names_;  ///< [rank], of its files; none on other wires
 };
 
 static_assert(ProxyEndpoint<libfabric_endpoint>);

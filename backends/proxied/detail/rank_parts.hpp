@@ -50,18 +50,19 @@ namespace eptransport::proxied_detail {
 }
 
 /// The engine of comm `comm`, with the rings of its channels.
+///
+/// @param fault  where it says why it stopped: the rank's own, unless somebody looks at it first
 template <class Endpoint>
-[[nodiscard]] result<std::unique_ptr<proxy::engine<Endpoint>>> make_engine(rank_state& s,
-                                                                           const proxied_options& o,
-                                                                           std::uint32_t comm,
-                                                                           Endpoint& endpoint) {
+[[nodiscard]] result<std::unique_ptr<proxy::engine<Endpoint>>> make_engine(
+    rank_state& s, const proxied_options& o, std::uint32_t comm, Endpoint& endpoint,
+    proxy::fault_cell& fault) {
   std::vector<proxy::ring_view> rings;
   for (std::uint32_t c = comm; c < o.channels; c += o.comms) rings.push_back(s.channels[c]->ring);
   auto made = proxy::engine<Endpoint>::create(
       endpoint, s.codec,
       {static_cast<std::uint32_t>(s.rank), static_cast<std::uint32_t>(o.ranks), o.signals,
        s.max_message},
-      o.engine, {std::move(rings), o.first_position, s.counters(comm), &s.fault});
+      o.engine, {std::move(rings), o.first_position, s.counters(comm), &fault});
   if (made) s.max_count = (*made)->max_count();
   return made;
 }

@@ -2,9 +2,9 @@
 /// @file
 /// @brief The frames of the bootstrap on a stream of bytes: a head of 16 bytes, then a payload.
 ///
-/// | "EPTB" | kind 1 | zero 3 | payload bytes 4 | call 4 | payload |, all numbers little-endian. What
-/// does not begin so is refused at the first byte that differs, and a payload above the limit before
-/// any of it is kept. Nothing here knows a socket.
+/// | "EPTB" | kind 1 | zero 3 | payload bytes 4 | call 4 | payload |, all numbers little-endian.
+/// What does not begin so is refused at the first byte that differs, and a payload above the limit
+/// before any of it is kept. Nothing here knows a socket.
 #pragma once
 
 #include <eptransport/core/config.hpp>

@@ -86,7 +86,7 @@ class hub final : public node {
   // Strangers.
 
   void accept() {
-    acceptor_.async_accept([this](boost_error error, tcp::socket socket) {
+    acceptor_.async_accept([this](boost_error error, tcp_socket socket) {
       if (!acceptor_.is_open()) return;
       deaf_ = bool(error);  // no descriptor is free, for example: the next tick listens again
       if (error) return;
@@ -95,7 +95,7 @@ class hub final : public node {
     });
   }
 
-  void meet(tcp::socket socket) {
+  void meet(tcp_socket socket) {
     const std::size_t most = members_.size() + 64;
     if (strangers_.size() >= most) drop(strangers_.begin());  // the oldest; a rank will try again
     const auto at = strangers_.insert(strangers_.end(),
@@ -369,7 +369,7 @@ class hub final : public node {
     }
   }
 
-  tcp::acceptor acceptor_;
+  tcp_acceptor acceptor_;
   std::list<stranger> strangers_;
   std::vector<member> members_;  ///< [size]; 0 is this rank
   bool joined_ = false;          ///< all ranks have come

@@ -7,11 +7,16 @@
 #include <eptransport/proxy/bootstrap/detail/board.hpp>
 #include <eptransport/proxy/bootstrap/detail/frame.hpp>
 
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/basic_stream_socket.hpp>
+#include <boost/asio/basic_waitable_timer.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -26,6 +31,12 @@ namespace eptransport::bootstrap_detail {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
+// Of the one executor there is: half the compile time of the type-erased defaults.
+using executor = asio::io_context::executor_type;
+using tcp_socket = asio::basic_stream_socket<tcp, executor>;
+using tcp_acceptor = asio::basic_socket_acceptor<tcp, executor>;
+using timer = asio::basic_waitable_timer<std::chrono::steady_clock,
+                                         asio::wait_traits<std::chrono::steady_clock>, executor>;
 using boost_error = boost::system::error_code;
 using shared_bytes = std::shared_ptr<const std::vector<std::byte>>;
 
@@ -41,7 +52,7 @@ class link : public std::enable_shared_from_this<link> {
   using frame_handler = std::function<void(frame&)>;
   using end_handler = std::function<void(const std::string& why)>;
 
-  explicit link(tcp::socket socket) : socket_(std::move(socket)) {
+  explicit link(tcp_socket socket) : socket_(std::move(socket)) {
     boost_error ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
     const tcp::endpoint other = socket_.remote_endpoint(ignored);
@@ -93,7 +104,7 @@ class link : public std::enable_shared_from_this<link> {
  private:
   void shut_down() {
     boost_error ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    socket_.shutdown(tcp_socket::shutdown_send, ignored);
   }
 
   void read() {
@@ -145,7 +156,7 @@ class link : public std::enable_shared_from_this<link> {
     if (handler) handler(why);
   }
 
-  tcp::socket socket_;
+  tcp_socket socket_;
   std::string name_;
   frame_handler on_frame_;
   end_handler on_end_;

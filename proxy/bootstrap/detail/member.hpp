@@ -73,13 +73,13 @@ class member final : public node {
   void connect() {
     ++attempts_;
     stage_ = stage::connecting;
-    socket_ = tcp::socket(context_);
+    boost_error ignored;
+    socket_.close(ignored);
     const tcp::endpoint to = hubs_[next_hub_++ % hubs_.size()];
     // An address that swallows packets must not keep the next one from its turn.
     pause_.expires_after(std::chrono::seconds(3));
     pause_.async_wait([this](boost_error error) {
-      boost_error ignored;
-      if (!error) socket_.close(ignored);
+      if (!error) socket_.close(error);
     });
     socket_.async_connect(to, [this](boost_error error) {
       if (left_) return;
@@ -226,8 +226,8 @@ class member final : public node {
 
   std::vector<tcp::endpoint> hubs_;
   std::size_t next_hub_ = 0;
-  tcp::socket socket_;        ///< while it connects
-  asio::steady_timer pause_;  ///< between attempts, and the limit of one
+  tcp_socket socket_;  ///< while it connects
+  timer pause_;        ///< between attempts, and the limit of one
   std::chrono::milliseconds wait_{10};
   std::uint64_t attempts_ = 0;
   std::string trouble_ = "no answer";

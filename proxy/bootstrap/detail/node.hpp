@@ -11,7 +11,6 @@
 #include <eptransport/proxy/bootstrap/options.hpp>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -25,7 +24,7 @@ namespace eptransport::bootstrap_detail {
 class node {
  public:
   node(asio::io_context& context, board& to, const bootstrap_options& options)
-      : context_(context), board_(to), options_(options), timer_(context) {}
+      : context_(context), board_(to), options_(options), next_beat_(context) {}
   node(const node&) = delete;
   node& operator=(const node&) = delete;
   virtual ~node() = default;
@@ -46,8 +45,8 @@ class node {
 
   void start_beating() {
     next_tick_ = clock::now() + beat();
-    timer_.expires_at(next_tick_);
-    timer_.async_wait([this](boost_error error) {
+    next_beat_.expires_at(next_tick_);
+    next_beat_.async_wait([this](boost_error error) {
       if (error) return;
       const auto now = clock::now();
       if (now - next_tick_ > silence() / 2) forgive();
@@ -57,7 +56,7 @@ class node {
   }
   void stop_beating() {
     left_ = true;
-    timer_.cancel();
+    next_beat_.cancel();
   }
   [[nodiscard]] std::chrono::nanoseconds beat() const {
     return std::chrono::nanoseconds(options_.beat_ns);
@@ -90,7 +89,7 @@ class node {
   bool left_ = false;
 
  private:
-  asio::steady_timer timer_;
+  timer next_beat_;
   clock::time_point next_tick_{};
 };
 

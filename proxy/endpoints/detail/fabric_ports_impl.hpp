@@ -5,6 +5,9 @@
 
 #include <eptransport/proxy/endpoints/libfabric.hpp>
 
+#include <string_view>
+#include <sys/mman.h>
+
 namespace eptransport::proxy {
 
 namespace detail {
@@ -28,6 +31,15 @@ namespace detail {
     made->window = std::move(*registered);
   }
   return made;
+}
+
+/// The name of an shm endpoint's file: its address is a text that ends with it.
+[[nodiscard]] inline std::string shm_file(std::span<const std::byte> address) {
+  constexpr std::string_view scheme = "fi_shm://";
+  const std::string_view text(reinterpret_cast<const char*>(address.data()), address.size());
+  if (!text.starts_with(scheme)) return {};
+  const std::string_view rest = text.substr(scheme.size());
+  return "/" + std::string(rest.substr(0, rest.find('\0')));
 }
 
 }  // namespace detail
@@ -81,6 +93,11 @@ inline result<std::vector<std::byte>> fabric_ports::address() const {
   return std::move(blob).take();
 }
 
+inline void fabric_ports::bury(std::uint32_t rank) const noexcept {
+  if (rank >= shm_names_.size()) return;
+  for (const std::string& name : shm_names_[rank]) (void)::shm_unlink(name.c_str());
+}
+
 inline result<void> fabric_ports::connect(std::span<const std::vector<std::byte>> all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     detail::blob_reader blob(all[rank]);
@@ -92,8 +109,10 @@ inline result<void> fabric_ports::connect(std::span<const std::vector<std::byte>
                          std::to_string(comms) + " comms, this rank has '" + provider_.name +
                          "' and " + std::to_string(endpoints_.size())};
     }
+    std::vector<std::string>& files = shm_names_.emplace_back();
     for (const auto& end : endpoints_) {
       const std::span<const std::byte> name = blob.bytes();
+      if (std::string file = detail::shm_file(name); !file.empty()) files.push_back(file);
       const std::uint64_t base = blob.number();
       const std::uint64_t key = blob.number();
       if (!blob.valid()) {

@@ -93,7 +93,9 @@ namespace detail {
     hints->fabric_attr->prov_name = ::strdup(provider_of(provider).c_str());
   }
   fi_info* found = nullptr;
-  if (fi_getinfo(fi_version(), nullptr, nullptr, 0, hints.get(), &found) != 0) found = nullptr;
+  // The version that was compiled against, whatever newer one is loaded.
+  const std::uint32_t version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
+  if (fi_getinfo(version, nullptr, nullptr, 0, hints.get(), &found) != 0) found = nullptr;
   return info_owner(found);
 }
 

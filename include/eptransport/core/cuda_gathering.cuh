@@ -38,7 +38,7 @@
 #include <vector>
 
 namespace eptransport {
-namespace loopback_detail {
+namespace detail {
 
 /// Bytes before the calls of a table: one flag per rank.
 [[nodiscard]] EPT_HOST_DEVICE constexpr std::uint64_t table_calls(std::uint32_t ranks) noexcept {
@@ -72,7 +72,7 @@ EPT_KERNEL void stall(std::uint64_t ns) {
   while (device_memory::timer_ns() < until) device_memory::relax();
 }
 
-}  // namespace loopback_detail
+}  // namespace detail
 
 /// The meeting point of a world's ranks.
 ///
@@ -195,7 +195,7 @@ class cuda_gathering {
                            std::to_string(first - offers_.data())};
       }
     }
-    const std::uint64_t calls = loopback_detail::table_calls(ranks_);
+    const std::uint64_t calls = detail::table_calls(ranks_);
     const std::uint64_t bytes = calls + ranks_ * std::uint64_t{first->bytes};
     slot& table = ring_[next_++ % ring_slots];
     if (auto ready = prepare(table, bytes); !ready) return ready;
@@ -214,8 +214,8 @@ class cuda_gathering {
       std::uint64_t ns = 50'000;
       void* arguments[] = {&ns};
       const auto held =
-          cuda_result(cudaLaunchKernel(reinterpret_cast<const void*>(&loopback_detail::stall<>),
-                                       dim3(1), dim3(1), arguments, 0, how.stream),
+          cuda_result(cudaLaunchKernel(reinterpret_cast<const void*>(&detail::stall<>), dim3(1),
+                                       dim3(1), arguments, 0, how.stream),
                       "cudaLaunchKernel");
       if (!held) return held;
     }
@@ -303,7 +303,7 @@ class cuda_virtual_executor {
 
   template <class Call>
   [[nodiscard]] result<void> launch(const Call& call, std::uint32_t max_sms, cudaStream_t stream) {
-    return gathering_->launch(rank_, {.kernel = loopback_detail::run_calls_entry<Call>.kernel(),
+    return gathering_->launch(rank_, {.kernel = detail::run_calls_entry<Call>.kernel(),
                                       .call = &call,
                                       .bytes = sizeof(Call),
                                       .max_sms = max_sms,
