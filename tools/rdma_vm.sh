@@ -42,10 +42,12 @@ make_first_root() {
   local image=$work/initramfs-$release.img first
   if [ "$image" -nt "$root/tools/rdma_vm.sh" ]; then return; fi
   first=$(mktemp -d)
-  mkdir -p "$first"/{bin,proc,sys,dev,root,modules}
+  mkdir -p "$first"/{bin,proc,sys,dev,system,modules}
   cp "$(command -v busybox)" "$first/bin/busybox"
   local name path module
-  for name in sh mount insmod mkdir cat echo poweroff chroot; do ln -s busybox "$first/bin/$name"; done
+  for name in sh mount insmod mkdir cat echo poweroff chroot; do
+    ln -s busybox "$first/bin/$name"
+  done
   [ -f "$work/kernel/lib/modules/$release/modules.dep" ] ||
     /sbin/depmod -b "$work/kernel" "$release"
   # rxe asks for "crc32" by name, and nothing in the guest would load it.
@@ -68,19 +70,19 @@ mkdir -p /below /above
 mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=512000 host /below || poweroff -f
 mount -t tmpfs above /above
 mkdir /above/upper /above/work
-mount -t overlay -o lowerdir=/below,upperdir=/above/upper,workdir=/above/work root /root
-mount -t proc proc /root/proc
-mount -t sysfs sys /root/sys
-mount -t devtmpfs dev /root/dev
-mkdir -p /root/dev/shm
-mount -t tmpfs shm /root/dev/shm
-mount -t tmpfs run /root/run
-mkdir -p /root/run/out
-mount -t 9p -o trans=virtio,version=9p2000.L,rw,cache=none,msize=512000 out /root/run/out
+mount -t overlay -o lowerdir=/below,upperdir=/above/upper,workdir=/above/work system /system
+mount -t proc proc /system/proc
+mount -t sysfs sys /system/sys
+mount -t devtmpfs dev /system/dev
+mkdir -p /system/dev/shm
+mount -t tmpfs shm /system/dev/shm
+mount -t tmpfs run /system/run
+mkdir -p /system/run/out
+mount -t 9p -o trans=virtio,version=9p2000.L,rw,cache=none,msize=512000 out /system/run/out
 read up rest </proc/uptime
 echo "guest: ready after $up s"
-OUT=/run/out PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot /root /bin/bash /run/out/guest.sh
-echo $? >/root/run/out/status
+OUT=/run/out PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot /system /bin/bash /run/out/guest.sh
+echo $? >/system/run/out/status
 poweroff -f
 INIT
   chmod +x "$first/init"
