@@ -1,5 +1,5 @@
 # The commands that people type. Everything else is CMake: see CMakePresets.json.
-.PHONY: help demo test gpu-check peer-check format check tidy clean
+.PHONY: help demo test test-rdma gpu-check peer-check format check tidy clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -22,6 +22,9 @@ gpu-check: ## what needs a GPU: the device tests and the device benchmark
 	@cmake --preset cuda
 	@cmake --build --preset cuda
 	@tools/gpu_check.sh
+
+test-rdma: ## tests over verbs: soft-RoCE in a virtual machine, where one can be made
+	@tools/test_rdma.sh
 
 check: ## format, includes, sizes, names, documents: under ten seconds
 	@python3 tools/check.py

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing, and nothing when none is: install_deps.sh demo|test
+# Installs the Debian packages that are missing, and nothing when none is:
+# install_deps.sh demo|test|rdma
 #   demo  what the library and ep_bench need to build
 #   test  all that `make test` uses, nvcc apart
+#   rdma  what the virtual machine of `make test-rdma` is made of, and what runs in it
 set -euo pipefail
 
 # "command or file : package"; a name with a slash is a file.
@@ -14,10 +16,14 @@ test_needs=("${demo_needs[@]}" python3:python3 git:git clang++:clang
   /usr/include/infiniband/efadv.h:libibverbs-dev /etc/libibverbs.d/efa.driver:ibverbs-providers
   /usr/share/doc/libclang-rt-dev:libclang-rt-dev)
 
+rdma_needs=("${test_needs[@]}" qemu-system-x86_64:qemu-system-x86 cpio:cpio busybox:busybox-static
+  /sbin/modprobe:kmod ip:iproute2 ibv_rc_pingpong:ibverbs-utils fi_pingpong:libfabric-bin)
+
 case "${1:-}" in
   demo) needs=("${demo_needs[@]}") ;;
   test) needs=("${test_needs[@]}") ;;
-  *) echo "usage: $0 demo|test" >&2; exit 2 ;;
+  rdma) needs=("${rdma_needs[@]}") ;;
+  *) echo "usage: $0 demo|test|rdma" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <eptransport/backends/peer_memory/mapping.cuh>
+#include <eptransport/backends/peer_memory/meeting_place.hpp>
 #include <eptransport/backends/peer_memory/rendezvous.hpp>
 #include <eptransport/backends/peer_memory/view.cuh>
 #include <eptransport/core/config.hpp>
@@ -17,6 +18,7 @@
 #include <eptransport/core/result.hpp>
 #include <eptransport/core/transport.hpp>
 #include <eptransport/core/wire_costs.hpp>
+#include <eptransport/proxy/bootstrap/bootstrap.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -143,6 +145,23 @@ class peer_memory {
     made->closes_together_ = shape.allocation == peer_allocation::runtime;
     if (auto all = met->barrier(self.timeout_ns); !all) return all.error();  // counters stand
     return result<std::unique_ptr<peer_memory>>(std::move(made));
+  }
+
+  /// The same among the ranks of a job that run on this rank's host; collective over all ranks of
+  /// the job. Ranks are numbered by `rank_place::on_node`.
+  ///
+  /// @param device  its ordinal in this process
+  [[nodiscard]] static result<std::unique_ptr<peer_memory>> connect(
+      bootstrap& job, int device, const peer_memory_shape& shape,
+      std::uint64_t timeout_ns = peer_memory_process{}.timeout_ns) {
+    const auto place = meeting_place::agree(job, timeout_ns);
+    if (!place) return place.error();
+    return connect({.path = place->path(),
+                    .rank = place->rank(),
+                    .ranks = place->ranks(),
+                    .device = device,
+                    .timeout_ns = timeout_ns},
+                   shape);
   }
 
   /// How long a destructor waits for the other processes, where it has to.

@@ -70,8 +70,9 @@ class board {
     const bool over = changed_.wait_until(
         lock, end, [&] { return failed_ || delivered_ == call || ended_.has_value(); });
     if (!over) return std::nullopt;
-    if (failed_) return result<parts>(*failed_);
+    // What has completed on this rank has completed, whatever came afterwards.
     if (delivered_ == call) return result<parts>(std::exchange(parts_, {}));
+    if (failed_) return result<parts>(*failed_);
     return result<parts>(*ended_);
   }
 

@@ -189,9 +189,10 @@ class hub final : public node {
       case frame_kind::lost: {
         notice_payload notice;
         if (!notice.read(f.payload)) break;
-        ended_ = true;
-        return board_.fail({errc::transport_failed, "bootstrap",
-                            "rank " + std::to_string(rank) + " gave this rank up: " + notice.text});
+        members_[static_cast<std::size_t>(rank)].is = presence::left;
+        members_[static_cast<std::size_t>(rank)].to->finish();
+        return end(errc::transport_failed,
+                   "rank " + std::to_string(rank) + " gave this rank up: " + notice.text);
       }
       case frame_kind::bye:
         return see_off(rank);

@@ -191,7 +191,12 @@ class member final : public node {
     }
     if (kind == frame_kind::lost) {
       board_.lose(notice.rank);
-      if (notice.rank == options_.rank) text = "the others gave this rank up: " + text;
+      if (notice.rank == options_.rank) {  // and the hub no longer listens
+        text = "the others gave this rank up: " + text;
+        stage_ = stage::over;
+        stop_beating();
+        link_->cut();
+      }
     }
     board_.fail({code_of(notice), "bootstrap", std::move(text)});
   }

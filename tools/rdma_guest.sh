@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs inside the virtual machine of rdma_vm.sh: makes a soft-RoCE device and tests over it. Only
+# function: the processor is emulated. EPT_BIN comes from test_rdma.sh, which writes it
+# above this script's text.
+set -u
+status=0
+count=0
+
+# step NAME LIMIT_S COMMAND..: prints one line, and the log's end when it fails.
+step() {
+  local name=$1 limit=$2 result=ok
+  shift 2
+  timeout -k 5 "$limit" "$@" >"$OUT/$name.log" 2>&1 </dev/null || result="FAILED ($?)"
+  count=$((count + 1))
+  printf '%-34s %-12s %s\n' "$name" "$result" \
+    "$(grep -E 'PASSED|us/iter|iters in|bytes in|yes *$' "$OUT/$name.log" | tail -n 1 | cut -c1-70)"
+  [ "$result" = ok ] && return
+  status=1
+  tail -n 25 "$OUT/$name.log"
+}
+
+ulimit -l unlimited
+ip link set lo up
+ip link add rdma_a type veth peer name rdma_b
+ip addr add 10.77.0.1/24 dev rdma_a
+ip link set rdma_a up mtu 4200
+ip link set rdma_b up mtu 4200
+rdma link add rxe0 type rxe netdev rdma_a || exit 1
+rdma link show
+
+# Two processes, reliable connection, address index 1: RoCE v2 over IPv4.
+pingpong() {
+  "$@" & local server=$!
+  sleep 2
+  "$@" 10.77.0.1 && wait "$server"
+}
+export -f pingpong
+step rc_pingpong 60 bash -c 'pingpong ibv_rc_pingpong -g 1 -n 20 -s 4096'
+step fi_pingpong_verbs_msg 90 bash -c 'pingpong fi_pingpong -p verbs -e msg -I 10 -S 4096'
+
+# What rxm would ask of a completion queue is more than rxe has (32767 entries).
+export FI_UNIVERSE_SIZE=8 FI_OFI_RXM_MSG_TX_SIZE=64 FI_OFI_RXM_MSG_RX_SIZE=64
+export FI_VERBS_IFACE=rdma_a EPT_TEST_PROVIDER='verbs;ofi_rxm' EPT_PROVIDER='verbs;ofi_rxm'
+if [ -x "$EPT_BIN/libfabric_tests" ]; then
+  step endpoint_verbs_rxm 200 "$EPT_BIN/libfabric_tests" --gtest_brief=1 \
+    '--gtest_filter=*LibfabricEndpoint*tcp*'
+  step conformance_verbs_rxm 400 "$EPT_BIN/libfabric_tests" --gtest_brief=1 \
+    '--gtest_filter=*Conformance*tcp_k*'
+fi
+echo "$count steps, $([ $status -eq 0 ] && echo all good || echo SOME FAILED)"
+exit $status
