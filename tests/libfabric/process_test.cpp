@@ -194,7 +194,7 @@ TEST(LibfabricPause, BelowTheDeadlineIsNoFailure) {
 TEST(LibfabricPause, BeyondTheDeadlineIsNamed) {
   constexpr int ranks = 3;
   run_config config = small_run(ranks);
-  config.timeout_ns = 1'000'000'000;
+  config.timeout_ns = 2'000'000'000;
   auto started = rank_processes::start(ranks, [&](const bootstrap_options& options) {
     config.tamper = [](const tamper_point& at) {
       const bool here = at.rank == 1 && at.iteration == 1 && std::string(at.call) == "dispatch";
@@ -204,7 +204,7 @@ TEST(LibfabricPause, BeyondTheDeadlineIsNamed) {
   });
   ASSERT_TRUE(started) << started.error().message();
   ASSERT_TRUE(started->stopped(1, milliseconds(10'000)));
-  (void)::usleep(2'000'000);
+  (void)::usleep(3'500'000);
   started->signal(1, SIGCONT);
   const auto endings = started->wait(milliseconds(30'000));
   for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
