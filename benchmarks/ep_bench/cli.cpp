@@ -297,7 +297,8 @@ parsed complete(options asked) {
   const bool fabric = asked.wires[0].starts_with(libfabric_prefix);
   const bool proxied = fabric || (asked.wires.size() == 1 && asked.wires[0].starts_with("proxy:"));
   if (!proxied && !asked.proxied_option.empty()) {
-    return refuse(asked.proxied_option + " is for --wire " + with_commas(support::proxied_wires()));
+    return refuse(asked.proxied_option + " is for --wire " + with_commas(support::proxied_wires()) +
+                  " or libfabric:PROVIDER");
   }
   if (!fabric && (asked.spawn != 0 || asked.strict)) {
     return refuse("--spawn and --strict are for --wire libfabric:PROVIDER");

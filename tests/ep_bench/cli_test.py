@@ -42,6 +42,7 @@ class CommandLine(unittest.TestCase):
         self.refused("--comms is for --wire proxy:memory", "--wire", "nvlink", "--comms", "2")
         self.refused("--eager is for --wire proxy:memory", "--eager", "64")
         self.refused("peer-memory needs --exec cuda", "--wire", "peer-memory")
+        self.refused("--spawn is for --wire proxy:memory", "--wire", "nvlink", "--spawn", "2")
 
     def test_a_run_is_verified_and_its_json_says_so(self):
         for wire in ("nvlink", "efa-proxy", "proxy:memory", "proxy:srd"):

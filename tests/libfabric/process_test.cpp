@@ -194,7 +194,7 @@ TEST(LibfabricPause, BelowTheDeadlineIsNoFailure) {
 TEST(LibfabricPause, BeyondTheDeadlineIsNamed) {
   constexpr int ranks = 3;
   run_config config = small_run(ranks);
-  config.timeout_ns = 1'000'000'000;
+  config.timeout_ns = 2'000'000'000;
   auto started = rank_processes::start(ranks, [&](const bootstrap_options& options) {
     config.tamper = [](const tamper_point& at) {
       const bool here = at.rank == 1 && at.iteration == 1 && std::string(at.call) == "dispatch";
@@ -204,7 +204,7 @@ TEST(LibfabricPause, BeyondTheDeadlineIsNamed) {
   });
   ASSERT_TRUE(started) << started.error().message();
   ASSERT_TRUE(started->stopped(1, milliseconds(10'000)));
-  (void)::usleep(2'000'000);
+  (void)::usleep(3'500'000);
   started->signal(1, SIGCONT);
   const auto endings = started->wait(milliseconds(30'000));
   for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
@@ -214,6 +214,30 @@ TEST(LibfabricPause, BeyondTheDeadlineIsNamed) {
                 error.find("rank 1 ") != std::string::npos ||
                 error.find("names rank 1") != std::string::npos)
         << "rank " << rank << ": " << error;
+  }
+  EXPECT_NE(outcome_of(endings[1]).report.error, "") << "the others gave up on it";
+}
+
+/// Every rank is told which one differs, and how; nobody waits for a deadline.
+TEST(LibfabricCreate, RanksWithOtherSettingsAreNamed) {
+  meeting_room room(3);
+  std::vector<std::string> errors(3);
+  std::vector<std::thread> ranks;
+  for (std::int32_t r = 0; r < 3; ++r) {
+    ranks.emplace_back([&, r] {
+      in_process_bootstrap meeting(room, r);
+      proxied_options options;
+      options.window_bytes = 4096;
+      options.signals = 4;
+      options.engine.eager = r == 1 ? 256 : 0;
+      const auto made = libfabric::create(meeting, options, {.provider = "tcp"});
+      if (!made) errors[static_cast<std::size_t>(r)] = made.error().message();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("rank 1 differs"), std::string::npos) << error;
+    EXPECT_NE(error.find("eager 256"), std::string::npos) << error;
   }
 }
 
@@ -275,7 +299,7 @@ void build_and_drop(const char* provider, int times) {
   EXPECT_EQ(last.files, 0U);
   const long grown = last.resident_kb - first.resident_kb;
   EXPECT_LT(grown, 2048 + 4L * times) << "kB in " << times - times / 4 << " cycles";
-  RecordProperty("grown_kb", static_cast<int>(grown));
+  ::testing::Test::RecordProperty("grown_kb", static_cast<int>(grown));
 }
 
 TEST(LibfabricLife, LeavesNothingBehind) {
