@@ -11,6 +11,7 @@ test_needs=("${demo_needs[@]}" python3:python3 git:git clang++:clang
   clang-format-16:clang-format-16 ccache:ccache /usr/include/gtest/gtest.h:libgtest-dev
   /usr/include/boost/property_tree/json_parser.hpp:libboost-dev
   /usr/include/infiniband/efadv.h:libibverbs-dev /etc/libibverbs.d/efa.driver:ibverbs-providers
+  /usr/include/rdma/fi_domain.h:libfabric-dev
   /usr/share/doc/libclang-rt-dev:libclang-rt-dev)
 
 case "${1:-}" in
