@@ -131,6 +131,13 @@ class send_queue {
     return load<G>(&state_->completed);
   }
 
+  /// Slots that were reserved so far.
+  EPT_NO_EXEC_CHECK
+  template <PostingGroup G>
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t posted(const G&) const noexcept {
+    return load<G>(&state_->reserved);
+  }
+
   /// The first error, or `queue_fault_kind::none`.
   EPT_NO_EXEC_CHECK
   template <PostingGroup G>
@@ -150,6 +157,13 @@ class send_queue {
     status = static_cast<op_status>(g.first(static_cast<std::int64_t>(status)));
     first = static_cast<std::uint64_t>(g.first(static_cast<std::int64_t>(index)));
     return status;
+  }
+
+  /// `reserve` by one thread that does not wait: `expired` says that there was no room just now.
+  EPT_NO_EXEC_CHECK
+  template <PostingGroup G>
+  EPT_HOST_DEVICE op_status try_reserve(std::uint32_t count, std::uint64_t& first) const noexcept {
+    return take_slots<G>(count, 0, first);
   }
 
   /// Writes one reserved slot, by the calling thread.

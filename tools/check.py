@@ -33,7 +33,7 @@ CORE = r"core/|eptransport\.hpp$"
 MAY_INCLUDE = {
     "eptransport.hpp": [r"core/"],
     "core": [],
-    "backends": [CORE, r"proxy/"],
+    "backends": [CORE, r"proxy/", r"gdaki/"],
     "backends/libfabric/": [r"backends/proxied/"],  # proxied ranks over other ports
     "proxy": [CORE],
     "gdaki": [CORE],

@@ -14,6 +14,7 @@ test_needs=("${demo_needs[@]}" python3:python3 git:git clang++:clang
   /usr/include/rdma/fi_rma.h:libfabric-dev /usr/include/gtest/gtest.h:libgtest-dev
   /usr/include/boost/property_tree/json_parser.hpp:libboost-dev
   /usr/include/infiniband/efadv.h:libibverbs-dev /etc/libibverbs.d/efa.driver:ibverbs-providers
+  /usr/include/rdma/fi_domain.h:libfabric-dev
   /usr/share/doc/libclang-rt-dev:libclang-rt-dev)
 
 rdma_needs=("${test_needs[@]}" qemu-system-x86_64:qemu-system-x86 cpio:cpio busybox:busybox-static

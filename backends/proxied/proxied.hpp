@@ -9,10 +9,10 @@
 
 #include <eptransport/backends/proxied/detail/rank_parts.hpp>
 #include <eptransport/backends/proxied/detail/rank_state.hpp>
-#include <eptransport/backends/proxied/detail/scheduler.hpp>
 #include <eptransport/backends/proxied/options.hpp>
 #include <eptransport/backends/proxied/view.hpp>
 #include <eptransport/backends/proxied/wires.hpp>
+#include <eptransport/core/baton.hpp>
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/host_executor.hpp>
 #include <eptransport/core/result.hpp>
@@ -254,8 +254,10 @@ class proxied_world {
     std::vector<proxy::driven> all;
     for (const auto& e : engines_) all.push_back(proxy::drive(*e));
     if (options_.drive == proxy_drive::baton) {
-      baton_ = std::make_unique<proxied_detail::scheduler>(std::move(all), options_.seed,
-                                                           options_.driver.stall_ns);
+      std::vector<baton_agent> agents;
+      for (const proxy::driven& one : all) agents.push_back({one.engine, one.step, one.watch});
+      baton_ =
+          std::make_unique<baton>(std::move(agents), options_.seed, options_.driver.stall_ns / 4);
     } else {
       drivers_ = proxied_detail::start_drivers(all, options_);
     }
@@ -305,7 +307,7 @@ class proxied_world {
   std::vector<std::unique_ptr<proxied_detail::rank_state>> states_;
   std::unique_ptr<Wire> wire_;
   std::vector<std::unique_ptr<engine_type>> engines_;
-  std::unique_ptr<proxied_detail::scheduler> baton_;
+  std::unique_ptr<baton> baton_;
   std::vector<std::unique_ptr<transport>> ranks_;
   std::mutex barrier_mutex_;
   std::vector<std::uint8_t> arrived_;

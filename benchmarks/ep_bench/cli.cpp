@@ -31,6 +31,7 @@ constexpr named<message_shape> shapes[] = {{"auto", message_shape::automatic},
                                            {"direct", message_shape::direct}};
 constexpr named<dispatch_mode> modes[] = {{"slotted", dispatch_mode::slotted},
                                           {"counted", dispatch_mode::counted}};
+constexpr named<nic_place> nics[] = {{"thread", nic_place::thread}, {"block", nic_place::block}};
 constexpr named<execution> executions[] = {{"cpu", execution::cpu}, {"cuda", execution::cuda}};
 constexpr named<element> elements[] = {
     {"bf16", element::bf16}, {"fp16", element::fp16}, {"fp32", element::fp32}};
@@ -109,10 +110,12 @@ std::string choose_wires(const std::string& text, std::vector<std::string>& to) 
     return {};
   }
 #endif
+  const std::vector<std::string>& gdaki = support::gdaki_wires();
   if (std::find(known.begin(), known.end(), text) == known.end() &&
-      std::find(proxied.begin(), proxied.end(), text) == proxied.end() && text != real_wire) {
+      std::find(proxied.begin(), proxied.end(), text) == proxied.end() &&
+      std::find(gdaki.begin(), gdaki.end(), text) == gdaki.end() && text != real_wire) {
     return "expected all (simulated ones) or one of " + with_commas(known) + ", " +
-           with_commas(proxied) + ", " + real_wire +
+           with_commas(proxied) + ", " + with_commas(gdaki) + ", " + real_wire +
            ", or libfabric:PROVIDER where libfabric was found";
   }
   to = {text};
@@ -126,7 +129,13 @@ struct option {
   const char* help;
   std::function<std::string(options&, const std::string&)> set;
   bool proxied = false;  ///< means nothing on other wires
+  bool gdaki = false;    ///< likewise
 };
+
+option gdaki_option(const char* name, const char* value, const char* help,
+                    std::function<std::string(options&, const std::string&)> set) {
+  return {name, value, help, std::move(set), false, true};
+}
 
 /// Decode, for which slotted calls are made. The same on all wires, so that they can be compared:
 /// what a group's planner would take differs from wire to wire.
@@ -138,8 +147,8 @@ const std::vector<option>& table() {
   using text = const std::string&;
   static const std::vector<option> all = {
       {"--wire", "NAME|all",
-       "a simulated wire, one behind proxy engines, peer-memory: rank r on GPU r, or "
-       "libfabric:PROVIDER",
+       "a simulated wire, one behind proxy engines, one that kernels post to themselves over "
+       "emulated NICs (gdaki:..), peer-memory: rank r on GPU r, or libfabric:PROVIDER",
        [](options& o, text t) { return choose_wires(t, o.wires); }},
       {"--ranks", "R", "ranks",
        [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
@@ -241,6 +250,21 @@ const std::vector<option>& table() {
          return wrong;
        },
        true},
+      gdaki_option("--nic", "thread|block",
+                   "gdaki wires: what plays the NICs, a host thread or a block of the GPU",
+                   [](options& o, text t) { return choose(nics, t, o.nic); }),
+      gdaki_option("--queue-slots", "N", "gdaki wires: entries of a send queue, a power of two",
+                   [](options& o, text t) {
+                     return number<std::uint32_t>(t, 1, 32768, o.config.gdaki.queue_slots);
+                   }),
+      gdaki_option("--ring-every", "N", "gdaki wires: entries per doorbell, a power of two",
+                   [](options& o, text t) {
+                     return number<std::uint32_t>(t, 1, 16, o.config.gdaki.ring_every);
+                   }),
+      gdaki_option("--chunk", "BYTES", "gdaki wires: pieces in which the NICs deliver payload",
+                   [](options& o, text t) {
+                     return number<std::uint32_t>(t, 1, 1U << 30, o.config.gdaki.chunk_bytes);
+                   }),
       {"--json", "FILE|-", "one JSON object per wire; - is stdout, without the table",
        [](options& o, text t) {
          o.json = t;
@@ -307,6 +331,16 @@ parsed complete(options asked) {
     return refuse("--schedule baton needs all ranks in one process; libfabric has processes");
   }
   if (proxied && !asked.schedule_given && asked.exec == execution::cpu) {
+    config.schedule = run_mode::free;
+  }
+  const bool gdaki = asked.wires.size() == 1 && asked.wires[0].starts_with("gdaki:");
+  if (!gdaki && !asked.gdaki_option.empty()) {
+    return refuse(asked.gdaki_option + " is for --wire " + with_commas(support::gdaki_wires()));
+  }
+  if (gdaki && asked.exec == execution::cpu && asked.nic == nic_place::block) {
+    return refuse("--nic block needs --exec cuda; use thread");
+  }
+  if (gdaki && !asked.schedule_given && asked.exec == execution::cpu) {
     config.schedule = run_mode::free;
   }
   if (proxied && config.schedule == run_mode::baton) config.proxy.drive = proxy_drive::baton;
@@ -409,6 +443,7 @@ parsed parse(int count, const char* const* arguments) {
     const std::string wrong = found->set(asked, value);
     if (!wrong.empty()) return refuse(name + " '" + value + "': " + wrong);
     if (found->proxied) asked.proxied_option = name;
+    if (found->gdaki) asked.gdaki_option = name;
   }
   return complete(std::move(asked));
 }

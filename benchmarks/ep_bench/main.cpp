@@ -21,9 +21,9 @@ void run_cpu(const options& asked, std::vector<measurement>& rows) {
     support::run_config config = asked.config;
     config.wire = wire;
     config.progress = [&shown](int iteration) { shown.done(iteration); };
-    const bool proxied = wire.starts_with("proxy:");
+    const bool virtual_clock = wire.starts_with("proxy:") || wire.starts_with("gdaki:");
     const char* clock = config.schedule == run_mode::free ? "measured"
-                        : proxied                         ? "virtual"
+                        : virtual_clock                   ? "virtual"
                                                           : "modelled";
     rows.push_back({.wire = wire, .result = support::run(config), .clock = clock});
     shown.finish();

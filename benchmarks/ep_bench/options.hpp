@@ -13,14 +13,19 @@ namespace eptransport::bench {
 /// Where the kernels run.
 enum class execution { cpu, cuda };
 
+/// What plays the NICs of GPU-initiated wires.
+enum class nic_place { thread, block };
+
 struct options {
   support::run_config config;  ///< of every wire; `wire` and `progress` are set per run
   std::vector<std::string> wires;
   std::string format = "bf16";  ///< as it was given
   bool returns_given = false;   ///< otherwise `returns` is as `values`
   bool mode_given = false;      ///< otherwise by the number of tokens
-  bool schedule_given = false;  ///< otherwise free for proxied wires, baton for simulated ones
+  bool schedule_given = false;  ///< otherwise baton for simulated wires, free for others
   std::string proxied_option;   ///< one that was given and needs a proxied wire
+  std::string gdaki_option;     ///< one that was given and needs a GPU-initiated wire
+  nic_place nic = nic_place::thread;
   execution exec = execution::cpu;
   std::string json;     ///< file to write, "-" for stdout, empty for none
   bool quiet = false;   ///< no progress and no table

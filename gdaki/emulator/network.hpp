@@ -76,11 +76,21 @@ class network {
   /// The NIC stops: it fetches nothing more and answers nobody.
   void kill(std::uint32_t nic) { nics_[nic].dead = true; }
 
+  /// The NIC stops once it has fetched that many more requests.
+  void plan_death(std::uint32_t nic, std::uint64_t after) {
+    nics_[nic].mortal = true;
+    nics_[nic].left = after;
+    nics_[nic].dead = nics_[nic].dead || after == 0;
+  }
+  [[nodiscard]] bool dead(std::uint32_t nic) const { return nics_[nic].dead; }
+
   /// Performs up to `events` events. @return how many; less means that nothing is left to do
   std::uint64_t step(std::uint64_t events = ~std::uint64_t{0});
 
   [[nodiscard]] const std::vector<finding>& findings() const noexcept { return findings_; }
   [[nodiscard]] const network_counts& counts() const noexcept { return counts_; }
+  /// Equal after equal decisions: where the generator of all of them is.
+  [[nodiscard]] std::uint64_t trace() const noexcept { return random_; }
 
  private:
   using queue_pair = detail::queue_pair;
@@ -90,6 +100,8 @@ class network {
     memory_map memory;
     std::unordered_map<std::uint16_t, std::uint32_t> handles;
     bool dead = false;
+    bool mortal = false;     ///< it dies when `left` is 0
+    std::uint64_t left = 0;  ///< requests that it still fetches
   };
   struct destination {
     queue_pair* pair = nullptr;
@@ -140,6 +152,7 @@ class network {
   std::uint64_t random_;
   std::vector<nic_state> nics_;
   std::deque<queue_pair> pairs_;
+  std::vector<queue_pair*> senders_;  ///< those with a send queue
   std::unordered_map<std::uint64_t, queue_pair*> by_number_;
   std::vector<completion_writer> completion_queues_;
   std::vector<planned_fault> faults_;

@@ -39,6 +39,12 @@ bool launch(Transport& t, Function function) {
   return t.executor().launch(kernel, 0).has_value() && t.executor().synchronize().has_value();
 }
 
+/// Whether a put may succeed and its failure be known only later: where an agent posts it, and
+/// where a device reports when it is done.
+template <Backend B>
+inline constexpr bool tells_later =
+    B::transport::caps.host_progress || requires { requires B::tells_later; };
+
 /// On the broken rank the put fails, and so do the wait that another worker is in and every later
 /// one; `fault()` says why. The others see silence, until their deadlines.
 template <Backend B>
@@ -58,10 +64,10 @@ void a_failure_ends_every_wait(world_request request, report& out) {
                    [&](const auto& worker) {
                      if (worker.worker() == 0) {
                        op_status status = p.view().signal(worker, 0, 1, 0, deadline);
-                       // Where another agent posts it, the put cannot know; a source that was
+                       // Where another agent does it, the put cannot know; a source that was
                        // copied is free though its bytes never leave. Then a wait is the first to
                        // be told.
-                       if (B::transport::caps.host_progress && status == op_status::ok) {
+                       if (tells_later<B> && status == op_status::ok) {
                          status = p.view().flush(worker, 0, deadline);
                          if (status == op_status::ok) {
                            status = p.view().wait_signal(worker, 0, p.base(0) + 1, deadline);

@@ -41,11 +41,13 @@ class CommandLine(unittest.TestCase):
         self.refused("--landing caller needs --mode counted", "--landing", "caller")
         self.refused("--comms is for --wire proxy:memory", "--wire", "nvlink", "--comms", "2")
         self.refused("--eager is for --wire proxy:memory", "--eager", "64")
+        self.refused("--nic is for --wire gdaki:efa", "--nic", "thread")
+        self.refused("--nic block needs --exec cuda", "--wire", "gdaki:efa", "--nic", "block")
         self.refused("peer-memory needs --exec cuda", "--wire", "peer-memory")
         self.refused("--spawn is for --wire proxy:memory", "--wire", "nvlink", "--spawn", "2")
 
     def test_a_run_is_verified_and_its_json_says_so(self):
-        for wire in ("nvlink", "efa-proxy", "proxy:memory", "proxy:srd"):
+        for wire in ("nvlink", "efa-proxy", "proxy:memory", "proxy:srd", "gdaki:efa", "gdaki:mlx5"):
             status, output, error = run("--wire", wire, *SMALL, "--quiet", "--json", "-")
             self.assertEqual(status, 0, error)
             row = json.loads(output)

@@ -29,6 +29,10 @@ constexpr wire_entry proxied[] = {
     {"proxy:memory", run_proxy_memory},
     {"proxy:srd", run_proxy_srd},
 };
+constexpr wire_entry gpu_initiated[] = {
+    {"gdaki:efa", run_gdaki_efa},
+    {"gdaki:mlx5", run_gdaki_mlx5},
+};
 constexpr wire_entry for_tests_only{"tight", run_tight};
 
 std::vector<std::string> names_of(std::span<const wire_entry> entries) {
@@ -101,6 +105,11 @@ const std::vector<std::string>& proxied_wires() {
   return names;
 }
 
+const std::vector<std::string>& gdaki_wires() {
+  static const std::vector<std::string> names = names_of(gpu_initiated);
+  return names;
+}
+
 result<dispatch_format> parse_format(const std::string& text, std::int64_t hidden) {
   if (text == "bf16") return dispatch_format{bf16_rows(hidden)};
   for (const auto& [name, how] : {std::pair{"fp8", quantisation::fp8_fp32},
@@ -130,10 +139,14 @@ run_result run(const run_config& config) {
   for (const wire_entry& wire : proxied) {
     if (config.wire == wire.name) return wire.run(config, *routes);
   }
+  for (const wire_entry& wire : gpu_initiated) {
+    if (config.wire == wire.name) return wire.run(config, *routes);
+  }
   if (config.wire == for_tests_only.name) return for_tests_only.run(config, *routes);
   std::string known;
   for (const std::string& name : wires()) known += (known.empty() ? "" : ", ") + name;
   for (const std::string& name : proxied_wires()) known += ", " + name;
+  for (const std::string& name : gdaki_wires()) known += ", " + name;
   return refuse("no wire '" + config.wire + "', there are " + known);
 }
 

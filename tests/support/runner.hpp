@@ -8,6 +8,7 @@
 /// whatever the protocol says is free are poisoned; after it, the caller's inputs are.
 #pragma once
 
+#include <eptransport/backends/gdaki/options.hpp>
 #include <eptransport/backends/loopback/options.hpp>
 #include <eptransport/backends/proxied/options.hpp>
 #include <eptransport/core/capabilities.hpp>
@@ -54,9 +55,21 @@ struct proxy_config {
   std::uint64_t stall_ns = 10'000'000'000;
 };
 
+/// Of wires whose name begins with "gdaki:". Under `run_config::schedule` free a host thread drives
+/// the emulated NICs.
+struct gdaki_config {
+  std::uint32_t queue_slots = 256;
+  std::uint32_t ring_every = 1;
+  std::uint64_t first_index = 0;
+  std::uint32_t chunk_bytes = 128;  ///< pieces in which payload arrives
+  std::vector<gdaki_fault> faults{};
+  std::vector<gdaki_death> deaths{};
+};
+
 /// One run.
 struct run_config {
-  /// A name in `wires()` or `proxied_wires()`, or "tight": short messages, few words.
+  /// A name in `wires()`, `proxied_wires()` or `gdaki_wires()`, or "tight": short messages, few
+  /// words.
   std::string wire = "efa-proxy";
   int ranks = 2;
   std::vector<std::int64_t> tokens{4};  ///< of each rank; one entry: of all
@@ -122,6 +135,7 @@ struct run_config {
   std::optional<wire_charge> charge{};
   std::vector<loopback_fault> faults{};
   proxy_config proxy{};
+  gdaki_config gdaki{};
 
   bool pauses = false;         ///< random pauses of each rank between calls
   bool align_clocks = false;   ///< a barrier before each call, so that its time is its own
@@ -180,10 +194,12 @@ struct run_result {
   double combine_payload = 0;   ///< bytes of rows that a rank returns per call
   double wall_ns = 0;           ///< of the whole run, verification included
   std::uint64_t trace_hash = 0;
-  std::uint64_t commands = 0;              ///< proxied wires: for other ranks, of all ranks
-  std::uint64_t proxy_messages = 0;        ///< of them all, what was posted, credits included
-  std::uint64_t slot_bytes = 0;            ///< of a grouped message
-  std::vector<std::string> proxy_threads;  ///< one engine's statistics as JSON; affinities
+  std::uint64_t commands = 0;                 ///< proxied wires: for other ranks, of all ranks
+  std::uint64_t proxy_messages = 0;           ///< of them all, what was posted, credits included
+  std::uint64_t slot_bytes = 0;               ///< of a grouped message
+  std::vector<std::string> proxy_threads;     ///< one engine's statistics as JSON; affinities
+  std::uint64_t nic_requests = 0;             ///< GPU-initiated wires: fetched by all NICs
+  std::vector<std::string> transport_faults;  ///< GPU-initiated wires: of each rank, empty: none
   wire_charge charge{};
   std::vector<int> nodes;  ///< of each rank
 
@@ -195,6 +211,9 @@ struct run_result {
 [[nodiscard]] const std::vector<std::string>& wires();
 /// Names of the wires behind proxy engines, all ranks in one process.
 [[nodiscard]] const std::vector<std::string>& proxied_wires();
+
+/// Names of the wires that kernels post to themselves, over emulated NICs, in one process.
+[[nodiscard]] const std::vector<std::string>& gdaki_wires();
 
 /// Dispatch rows and what makes them.
 struct dispatch_format {

@@ -27,11 +27,11 @@ inline std::uint64_t network::random() noexcept {
 
 inline std::uint64_t network::step(std::uint64_t events) {
   std::uint64_t done = 0;
-  while (done < events && !pairs_.empty()) {
-    const std::size_t start = below(pairs_.size());
+  while (done < events && !senders_.empty()) {
+    const std::size_t start = below(senders_.size());
     bool progress = false;
-    for (std::size_t i = 0; i < pairs_.size() && !progress; ++i) {
-      queue_pair& qp = pairs_[(start + i) % pairs_.size()];
+    for (std::size_t i = 0; i < senders_.size() && !progress; ++i) {
+      queue_pair& qp = *senders_[(start + i) % senders_.size()];
       fetch(qp);
       progress = advance(qp);
     }

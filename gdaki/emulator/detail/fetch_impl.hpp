@@ -44,6 +44,7 @@ inline void network::add_queue_pair(const queue_pair_setup& setup) {
     qp.registers.push_back(detail::read_any(setup.format, word));
   }
   by_number_[detail::key_of(setup.nic, setup.qpn)] = &qp;
+  if (setup.send.ring != nullptr) senders_.push_back(&qp);
 }
 
 inline void network::connect(std::uint32_t nic, std::uint32_t qpn, std::uint32_t remote_nic,
@@ -67,8 +68,13 @@ inline void network::fetch(queue_pair& qp) {
   }
 }
 
-/// False: the entry broke a rule and the queue pair has stopped.
+/// False: the entry broke a rule and the queue pair has stopped, or the NIC has died.
 inline bool network::accept(queue_pair& qp, parsed&& entry) {
+  nic_state& nic = nics_[qp.setup.nic];
+  if (nic.mortal && nic.left-- == 0) {
+    nic.dead = true;
+    return false;
+  }
   if (!entry.ok()) {
     report(qp, entry.what, entry.offset);
     return false;

@@ -287,6 +287,12 @@ void create_queue_pair(bool efa, const exchange& x) {
   }
 }
 
+void modify_queue_pair(const exchange& x) {
+  const auto& ask = x.request<ib_uverbs_modify_qp>();
+  state().created.modifications.push_back(
+      {ask.attr_mask, ask.qp_state, ask.qp_access_flags, ask.dest_qp_num, ask.sq_psn, ask.rq_psn});
+}
+
 [[nodiscard]] std::byte* mapping(std::uint64_t key) {
   return state().mappings.at(key);
 }
@@ -345,6 +351,8 @@ long answer(bool efa, const std::byte* command, std::size_t bytes) {
       create_queue_pair(efa, x);
       break;
     case IB_USER_VERBS_CMD_MODIFY_QP:
+      modify_queue_pair(x);
+      break;
     case IB_USER_VERBS_CMD_DEALLOC_PD:
     case IB_USER_VERBS_CMD_DEREG_MR:
     case IB_USER_VERBS_CMD_DESTROY_AH:

@@ -53,12 +53,22 @@ struct registration {
   std::uint32_t access = 0;  ///< IBV_ACCESS_*
 };
 
+/// A change of a queue pair's state.
+struct modification {
+  std::uint32_t mask = 0;   ///< IBV_QP_*
+  std::uint32_t state = 0;  ///< IBV_QPS_*
+  std::uint32_t access = 0;
+  std::uint32_t destination = 0;
+  std::uint32_t send_packet = 0, receive_packet = 0;
+};
+
 /// What has been created, in order of creation.
 struct tables {
   std::vector<efa_queue_pair> efa_queue_pairs;
   std::vector<efa_completion_queue> efa_completion_queues;
   std::vector<mlx5_queue_pair> mlx5_queue_pairs;
   std::vector<registration> registrations;
+  std::vector<modification> modifications;
   std::vector<std::uint8_t> handles;  ///< last byte of the GID of address handle 0x80 + i
 };
 

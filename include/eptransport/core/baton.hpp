@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The baton: ranks run one at a time, and engines are stepped by whoever waits.
+/// @brief The baton: ranks run one at a time, and whoever waits steps the agents that serve them
+/// (proxy engines, emulated devices).
 ///
 /// All decisions come from the seed and are made by the thread that holds the baton, so the same
 /// seed and the same functions give the same run. The clock is virtual: it moves a little with
@@ -8,33 +9,41 @@
 #pragma once
 
 #include <eptransport/core/config.hpp>
-#include <eptransport/proxy/driver.hpp>
 
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
-namespace eptransport::proxied_detail {
+namespace eptransport {
 
 /// What a thread waits for: `ready(context)`, which may take the world's locks.
-struct condition {
+struct baton_condition {
   bool (*ready)(void*) = nullptr;
   void* context = nullptr;
 };
 
-/// The scheduler of one world.
+/// Something that works for the ranks, a little at a time.
+struct baton_agent {
+  void* self = nullptr;
+  bool (*step)(void*) = nullptr;   ///< does a little; false if there was nothing to do
+  void (*watch)(void*) = nullptr;  ///< called now and then on the virtual clock; may be null
+};
+
+/// The baton of one world, which decides whose turn it is.
 ///
 /// @par Threads  `wait` and `pass_*` from the thread that holds the baton, or from a thread that is
 ///               no actor while no actor runs; `take` from a new actor's thread.
-class scheduler {
+class baton {
  public:
-  scheduler(std::vector<proxy::driven> engines, std::uint64_t seed, std::uint64_t stall_ns)
-      : engines_(std::move(engines)),
+  /// @param watch_ns  how often agents are watched
+  baton(std::vector<baton_agent> agents, std::uint64_t seed, std::uint64_t watch_ns)
+      : agents_(std::move(agents)),
         random_(seed * 0x9e3779b97f4a7c15U + 77),
-        watch_every_(stall_ns / 4),
+        watch_every_(watch_ns),
         next_watch_(watch_every_) {}
 
   [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_; }
@@ -89,7 +98,7 @@ class scheduler {
   }
 
   /// Others run, until the condition holds or the clock has passed the deadline.
-  void wait(condition what, std::uint64_t deadline_ns) {
+  void wait(baton_condition what, std::uint64_t deadline_ns) {
     std::unique_lock lock(mutex_);
     if (self() == nobody) {
       outsider_ = {what, deadline_ns, true};
@@ -109,10 +118,10 @@ class scheduler {
  private:
   static constexpr std::size_t nobody = ~std::size_t{0};
   static constexpr std::uint64_t decision_ns = 20;
-  static constexpr int quiet_rounds = 400;  ///< of all engines, before the clock jumps
+  static constexpr int quiet_rounds = 400;  ///< of all agents, before the clock jumps
 
   struct wish {
-    condition what{};
+    baton_condition what{};
     std::uint64_t deadline_ns = 0;
     bool waiting = false;
   };
@@ -147,9 +156,9 @@ class scheduler {
     chosen.turn.notify_one();
   }
 
-  /// The actor that goes on; steps engines until there is one.
+  /// The actor that goes on; steps agents until there is one.
   std::size_t choose() {
-    // Engines get a few turns even when somebody could go on at once.
+    // Agents get a few turns even when somebody could go on at once.
     for (std::uint64_t n = below(4); n > 0; --n) progress();
     for (;;) {
       const std::size_t first = below(actors_.size());
@@ -163,20 +172,22 @@ class scheduler {
     }
   }
 
-  /// Steps some engine; when all have been quiet for long, the clock jumps.
+  /// Steps some agent; when all have been quiet for long, the clock jumps.
   void progress() {
     now_ += decision_ns;
-    if (engines_.empty()) return jump();
-    const proxy::driven& e = engines_[below(engines_.size())];
-    if (e.step(e.engine)) {
+    if (agents_.empty()) return jump();
+    const baton_agent& a = agents_[below(agents_.size())];
+    if (a.step(a.self)) {
       quiet_ = 0;
-    } else if (++quiet_ > quiet_rounds * engines_.size()) {
+    } else if (++quiet_ > quiet_rounds * agents_.size()) {
       quiet_ = 0;
       jump();
     }
     if (now_ < next_watch_) return;
     next_watch_ = now_ + watch_every_;
-    for (const proxy::driven& one : engines_) one.watch(one.engine);
+    for (const baton_agent& one : agents_) {
+      if (one.watch != nullptr) one.watch(one.self);
+    }
   }
 
   void jump() {
@@ -191,7 +202,7 @@ class scheduler {
     if (next >= now_) now_ = next + 1;
   }
 
-  std::vector<proxy::driven> engines_;
+  std::vector<baton_agent> agents_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<actor>> actors_;
   wish outsider_{};
@@ -204,4 +215,4 @@ class scheduler {
   std::uint64_t next_watch_;
 };
 
-}  // namespace eptransport::proxied_detail
+}  // namespace eptransport
