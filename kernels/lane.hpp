@@ -379,16 +379,18 @@ template <class Context>
   return false;
 }
 
-/// Turns per-worker counts into per-worker starts and totals, column by column. Between barriers.
+/// Turns per-worker counts into per-worker starts and totals, column by column from `first` on.
+/// Between barriers.
 ///
 /// counts, starts [workers, width] -> starts[w][c] = counts[0..w)[c] summed, totals[c] = all.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns) {
+EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns,
+                                  std::int64_t first = 0) {
   const auto& worker = ctx.worker;
   const std::int64_t workers = worker.workers();
   const std::int64_t width = ctx.lane.width;
-  for (std::int64_t c = worker.worker(); c < columns; c += workers) {
+  for (std::int64_t c = first + worker.worker(); c < columns; c += workers) {
     std::int64_t sum = 0;
     for (std::int64_t w0 = 0; w0 < workers; w0 += worker.threads()) {
       const std::int64_t w = w0 + worker.thread();
