@@ -36,6 +36,8 @@ run_result run_efa_gpu(const run_config& config, const router& routes);
 run_result run_efa_proxy(const run_config& config, const router& routes);
 run_result run_proxy_memory(const run_config& config, const router& routes);
 run_result run_proxy_srd(const run_config& config, const router& routes);
+run_result run_hybrid(const run_config& config, const router& routes);
+run_result run_hybrid_tight(const run_config& config, const router& routes);
 run_result run_tight(const run_config& config, const router& routes);
 
 }  // namespace eptransport::support
