@@ -23,12 +23,13 @@ namespace eptransport {
 /// one schedule, one clock per rank, one window per rank; each wire has its own words, issuers and
 /// links. `charge` replaces what `Outer` charges. Faults strike the operations of both wires.
 ///
+/// @tparam Wire  `loopback`, or what is built like it
 /// @par Threads  As `loopback_world`.
-template <class Inner, class Outer>
+template <class Inner, class Outer, template <class> class Wire = loopback>
 class hybrid_world {
  public:
-  using inner_wire = loopback<Inner>;
-  using outer_wire = loopback<Outer>;
+  using inner_wire = Wire<Inner>;
+  using outer_wire = Wire<Outer>;
   using transport = hybrid<inner_wire, outer_wire>;
 
   /// @par Errors  As `loopback_world::create`
@@ -78,7 +79,7 @@ class hybrid_world {
       : engine_(Outer::caps, options, map.node(), &Inner::caps) {
     for (int index = 0; index < options.ranks; ++index) {
       inner_.push_back(std::make_unique<inner_wire>(engine_, index, true));
-      outer_.push_back(std::make_unique<outer_wire>(engine_, index));
+      outer_.push_back(std::make_unique<outer_wire>(engine_, index, false));
     }
   }
 

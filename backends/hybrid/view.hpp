@@ -81,15 +81,16 @@ class hybrid_view {
     if constexpr (requires { intra_.wait_sum(g, inter_, signal, at_least, deadline_ns); }) {
       return intra_.wait_sum(g, inter_, signal, at_least, deadline_ns);
     } else {
-      for (;;) {
+      for (std::uint32_t look = 1;; ++look) {
+        if (reached(same(g, read_signal(signal)), at_least)) {
+          g.sync();  // the first thread acquired it; the others may have looked earlier
+          return op_status::ok;
+        }
         const std::uint64_t now = same(g, now_ns());
-        // A wait whose deadline has come is one look, and reports a wire that failed.
-        const std::uint64_t over = same(g, inter_.read_signal(signal));
-        const op_status near_end = intra_.wait_signal(g, signal, at_least - over, now);
-        if (near_end != op_status::expired) return near_end;
-        const std::uint64_t inside = same(g, intra_.read_signal(signal));
-        const op_status far_end = inter_.wait_signal(g, signal, at_least - inside, now);
-        if (far_end != op_status::expired) return far_end;
+        if (look % looks_between_probes == 0 &&
+            (failed(g, intra_, signal, now) || failed(g, inter_, signal, now))) {
+          return op_status::failed;
+        }
         if (now > deadline_ns) return op_status::expired;
         Group::memory::relax();
       }
@@ -126,6 +127,19 @@ class hybrid_view {
   [[nodiscard]] EPT_HOST_DEVICE static std::uint64_t same(const Group& g, std::uint64_t value) {
     return static_cast<std::uint64_t>(g.first(static_cast<std::int64_t>(value)));
   }
+
+  /// A wait whose deadline has come is one look, and reports a wire that failed.
+  EPT_NO_EXEC_CHECK
+  template <class Group, class View>
+  [[nodiscard]] EPT_HOST_DEVICE static bool failed(const Group& g, const View& wire,
+                                                   std::uint32_t signal, std::uint64_t now) {
+    const std::uint64_t seen = same(g, wire.read_signal(signal));
+    return wire.wait_signal(g, signal, seen + 1, now) == op_status::failed;
+  }
+  [[nodiscard]] EPT_HOST_DEVICE static bool reached(std::uint64_t word, std::uint64_t at_least) {
+    return static_cast<std::int64_t>(word - at_least) >= 0;
+  }
+  static constexpr std::uint32_t looks_between_probes = 64;
 
   Intra intra_;
   Inter inter_;

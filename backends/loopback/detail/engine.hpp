@@ -40,10 +40,23 @@ namespace eptransport::loopback_detail {
 struct rank_state {
   rank_state(const loopback_options& options, std::uint32_t all_words)
       : memory(options.window_bytes),
-        words(all_words, options.counter_start),
+        words(first_values(options, all_words)),
         last_read(words),
         arrived(all_words),
         looked(all_words) {}
+
+  /// The words of the wire inside the node lie behind the others. Both halves of a pair are soon to
+  /// wrap where the sum is; together they begin where it was asked for.
+  static std::vector<std::uint64_t> first_values(const loopback_options& options,
+                                                 std::uint32_t all_words) {
+    std::vector<std::uint64_t> first(all_words, options.counter_start);
+    if (all_words == options.signals) return first;
+    for (std::uint32_t s = 0; s < options.signals; ++s) {
+      first[s] = ~std::uint64_t{0};
+      first[options.signals + s] = options.counter_start + 1;
+    }
+    return first;
+  }
 
   window memory;
   std::vector<std::uint64_t> words;      ///< signals; touched through host_memory only

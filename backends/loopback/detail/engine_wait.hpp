@@ -177,6 +177,10 @@ inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
   if (direct_) return host_memory::signal_acquire(word);
   lock_type lock = begin_look();
   scheduling_point(lock);
+  if (!baton()) {  // who polls instead of waiting must see the wire move as well
+    wire_.release_held(now_locked(rank));
+    wire_.step();
+  }
   if (baton() && host_memory::signal_acquire(word) == own.last_read[signal]) {
     poll_in_vain(rank, signal, lock);
   }
