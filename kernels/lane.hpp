@@ -211,9 +211,9 @@ template <class Context>
       return true;
     }
     // One thread looks: several could see different values, and only the first raises.
-    const bool stop = ctx.worker.thread() == 0 &&
-                      (stopped(ctx, what.next, what.where, what.peer) ||
-                       stopped(ctx, what.next, what.where, relay_of(ctx, what.peer)));
+    const bool stop =
+        ctx.worker.thread() == 0 && (stopped(ctx, what.next, what.where, what.peer) ||
+                                     stopped(ctx, what.next, what.where, relay_of(ctx, what.peer)));
     if (ctx.worker.any(stop) || !ctx.ok()) return false;
     if (status == op_status::failed || last) {
       const auto seen = static_cast<std::uint64_t>(
@@ -225,9 +225,8 @@ template <class Context>
         return true;
       }
       if (ctx.worker.thread() == 0) {
-        const std::int32_t peer = what.peer >= 0 || what.where != stage::dispatch_recv
-                                      ? what.peer
-                                      : late_peer(ctx);
+        const std::int32_t peer =
+            what.peer >= 0 || what.where != stage::dispatch_recv ? what.peer : late_peer(ctx);
         const std::int32_t relay = relay_of(ctx, peer);
         const bool silent = relay >= 0 && header_of(ctx, ctx.epoch, relay).stamp !=
                                               stamp_of(ctx.epoch);  // nothing came from it either

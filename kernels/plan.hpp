@@ -11,6 +11,7 @@
 #include <eptransport/core/routing_spread.hpp>
 #include <eptransport/core/wire_costs.hpp>
 #include <eptransport/kernels/call.hpp>
+#include <eptransport/kernels/checked_size.hpp>
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/relay_plan.hpp>
 
@@ -36,46 +37,6 @@ struct group_plan {
   call_plan choice;                         ///< of the planner, within what the shape fixes
   std::string reason;                       ///< why this message shape, one line
 };
-
-/// Unsigned arithmetic that remembers an overflow.
-class checked_size {
- public:
-  // NOLINTNEXTLINE(google-explicit-constructor): a plain number is a size
-  constexpr checked_size(std::uint64_t value) : value_(value) {}
-  [[nodiscard]] constexpr bool fits() const { return fits_; }
-  [[nodiscard]] constexpr std::uint64_t value() const { return value_; }
-
-  constexpr friend checked_size operator*(checked_size a, checked_size b) {
-    checked_size c{0};
-    c.fits_ = !__builtin_mul_overflow(a.value_, b.value_, &c.value_) && a.fits_ && b.fits_;
-    return c;
-  }
-  constexpr friend checked_size operator+(checked_size a, checked_size b) {
-    checked_size c{0};
-    c.fits_ = !__builtin_add_overflow(a.value_, b.value_, &c.value_) && a.fits_ && b.fits_;
-    return c;
-  }
-  /// Rounded up to a multiple of `unit`.
-  [[nodiscard]] constexpr checked_size up(std::uint64_t unit) const {
-    checked_size c = *this + checked_size(unit - 1);
-    c.value_ = c.value_ / unit * unit;
-    return c;
-  }
-
- private:
-  std::uint64_t value_;
-  bool fits_ = true;
-};
-
-/// The larger of two sizes.
-[[nodiscard]] constexpr checked_size larger(checked_size a, checked_size b) {
-  return !a.fits() || (b.fits() && a.value() >= b.value()) ? a : b;
-}
-
-/// An error of `group::sizes` and `group::create`.
-[[nodiscard]] inline failure refuse_shape(errc code, std::string detail) {
-  return {code, "group", std::move(detail)};
-}
 
 /// Checks what does not depend on the wire.
 [[nodiscard]] inline result<void> check_shape(const group_shape& shape, std::int32_t ranks) {
@@ -199,19 +160,6 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   return {};
 }
 
-/// How many units of `unit` bytes fit one message behind `header` bytes; an error if none does.
-[[nodiscard]] inline result<std::int64_t> units_per_message(const capabilities& caps,
-                                                            std::uint64_t header,
-                                                            std::uint64_t unit) {
-  if (caps.max_message == 0) return std::numeric_limits<std::int64_t>::max() / 2;
-  if (header + unit > caps.max_message) {
-    return refuse_shape(errc::capacity,
-                        "one row needs a message of " + std::to_string(header + unit) +
-                            " bytes, the wire carries at most " + std::to_string(caps.max_message));
-  }
-  return static_cast<std::int64_t>((caps.max_message - header) / unit);
-}
-
 /// Signal words: per source if the budget allows and nobody asked otherwise.
 [[nodiscard]] inline result<void> plan_signals(const capabilities& caps, const group_shape& shape,
                                                group_plan& plan) {
@@ -296,9 +244,9 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   const auto positions = static_cast<std::uint64_t>(geo.top_k) * sizeof(std::int64_t);
   relay.sources = most.sources;
   relay.tokens = geo.max_tokens > geo.counted_tokens ? geo.max_tokens : geo.counted_tokens;
-  relay.head_bytes = sizeof(message_header) +
-                     (static_cast<std::uint64_t>(most.node_size) * sizeof(std::int64_t) + 15) / 16 *
-                         16;
+  relay.head_bytes =
+      sizeof(message_header) +
+      (static_cast<std::uint64_t>(most.node_size) * sizeof(std::int64_t) + 15) / 16 * 16;
   relay.slot_bytes = (geo.slot_bytes + positions + 15) / 16 * 16;
   for (const auto& [count, header, bytes] :
        {std::tuple{&relay.rows_per_message, relay.head_bytes, relay.slot_bytes},

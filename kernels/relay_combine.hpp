@@ -5,8 +5,8 @@
 /// A rank keeps its partial rows for other nodes in its own window and tells every rank of its node
 /// once that they, and what it stored for that rank itself, are there. A relay reads the partials
 /// of the rows that it passed on, adds them in rank order in fp32, rounds once to the wire's type
-/// and returns the sums of a source together. Order of work: write partials; reduce and return; only
-/// then wait for one's own. Partials stay until the rank's next combine, which follows an exchange:
+/// and returns the sums of a source together. Order of work: write partials; reduce and return;
+/// only then wait for one's own. Partials stay until the rank's next combine, which follows an exchange:
 /// that proves that the relay has read them (INV-3).
 #pragma once
 
@@ -146,9 +146,9 @@ EPT_HOST_DEVICE void relay_returns(const Context& ctx, const handle_parts& handl
   for (relayed_sources at(relay.table, geo.rank); !at.done() && ctx.ok(); at.next()) {
     const share mine = share_of(worker, handle.relay_rows[at.index()]);
     for (std::int64_t row = mine.begin; row < mine.end; ++row) {
-      reduce_partials(ctx, handle.relayed + (at.index() * relay.tokens + row) * geo.top_k,
-                      ctx.view.local() + relay.returns +
-                          relay.at(at.index(), row, geo.return_bytes));
+      reduce_partials(
+          ctx, handle.relayed + (at.index() * relay.tokens + row) * geo.top_k,
+          ctx.view.local() + relay.returns + relay.at(at.index(), row, geo.return_bytes));
     }
   }
   ctx.barrier(stage::combine_recv);

@@ -40,16 +40,15 @@ EPT_HOST_DEVICE void announce_counts_to_nodes(const Context& ctx, const dispatch
       reinterpret_cast<std::int64_t*>(body)[c] = ctx.lane.totals[c];
     }
     if (!ctx.ok()) return;
-    announce_node(
-        ctx, n,
-        {.stamp = stamp_of(ctx.epoch),
-         .config = geo.config_of(dispatch_mode::counted, in.cached),
-         .rows = handle.node_sent[n],
-         .limit =
-             static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows : geo.counted_rows),
-         .value = in.landing != 0 ? in.landing : geo.rows,
-         .node_rows = static_cast<std::uint64_t>(node_rows_below(handle, n))},
-        handle.sent, bytes);
+    announce_node(ctx, n,
+                  {.stamp = stamp_of(ctx.epoch),
+                   .config = geo.config_of(dispatch_mode::counted, in.cached),
+                   .rows = handle.node_sent[n],
+                   .limit = static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows
+                                                                            : geo.counted_rows),
+                   .value = in.landing != 0 ? in.landing : geo.rows,
+                   .node_rows = static_cast<std::uint64_t>(node_rows_below(handle, n))},
+                  handle.sent, bytes);
   }
 }
 
@@ -67,9 +66,8 @@ EPT_HOST_DEVICE void relay_bases(const Context& ctx, const handle_parts& handle,
     return;
   }
   std::int64_t sent_base = node_rows_below(handle, table.nodes);
-  auto return_base = r == geo.rank
-                         ? sent_base
-                         : static_cast<std::int64_t>(header_of(ctx, ctx.epoch, r).node_rows);
+  auto return_base =
+      r == geo.rank ? sent_base : static_cast<std::int64_t>(header_of(ctx, ctx.epoch, r).node_rows);
   for (std::int32_t below = 0; below < geo.ranks; ++below) {
     if (!geo.near(below)) continue;
     if (below < r) sent_base += kept(geo.rank, below);
@@ -102,15 +100,14 @@ EPT_HOST_DEVICE void send_node_rows(const Context& ctx, const handle_parts& hand
     const std::int32_t n = (table.node[geo.rank] + 1 + i) % table.nodes;
     if (!ctx.ok()) return;
     const auto first = static_cast<std::uint64_t>(node_rows_below(handle, n));
-    (void)put_pieces(
-        ctx,
-        {.peer = table.rail(geo.rank, n),
-         .dst_offset = relay.rows + relay.at(relayed_index(table, geo.rank, n), 0,
-                                             relay.slot_bytes),
-         .src = ctx.view.local() + relay.staged_rows + first * relay.slot_bytes,
-         .bytes = relay.slot_bytes,
-         .signal = geo.relay_rows_signal(geo.rank)},
-        handle.node_sent[n], relay.counted_per_message, stage::dispatch_send);
+    (void)put_pieces(ctx,
+                     {.peer = table.rail(geo.rank, n),
+                      .dst_offset = relay.rows + relay.at(relayed_index(table, geo.rank, n), 0,
+                                                          relay.slot_bytes),
+                      .src = ctx.view.local() + relay.staged_rows + first * relay.slot_bytes,
+                      .bytes = relay.slot_bytes,
+                      .signal = geo.relay_rows_signal(geo.rank)},
+                     handle.node_sent[n], relay.counted_per_message, stage::dispatch_send);
   }
   ctx.view.submit(ctx.worker, ctx.channel);
 }
@@ -121,8 +118,8 @@ template <class Context>
 EPT_HOST_DEVICE void forward_counted(const Context& ctx, std::byte* slot, route_entry* entries) {
   const geometry& geo = ctx.geo;
   const std::int64_t* positions = positions_of(geo, slot);
-  const auto* choices = reinterpret_cast<const slot_choice*>(slot + geo.choice_offset +
-                                                             sizeof(std::int64_t));
+  const auto* choices =
+      reinterpret_cast<const slot_choice*>(slot + geo.choice_offset + sizeof(std::int64_t));
   note_relayed(ctx, positions, choices, 0, entries);
   for (std::int32_t j = 0; j < geo.top_k; ++j) {
     if (positions[j] < 0) continue;
@@ -130,8 +127,7 @@ EPT_HOST_DEVICE void forward_counted(const Context& ctx, std::byte* slot, route_
     const auto at = static_cast<std::uint64_t>(positions[j]);
     std::byte* row = ctx.view.peer_pointer(
         to, header_of(ctx, ctx.epoch, to).value + at * geo.row_bytes, geo.row_bytes);
-    std::byte* side =
-        ctx.view.peer_pointer(to, geo.sides + at * geo.side_bytes, geo.side_bytes);
+    std::byte* side = ctx.view.peer_pointer(to, geo.sides + at * geo.side_bytes, geo.side_bytes);
     if (row == nullptr || side == nullptr) {
       (void)sent(ctx, op_status::failed, stage::rows, to);
       return;
@@ -176,9 +172,9 @@ EPT_HOST_DEVICE void relay_rows(const Context& ctx, const handle_parts& handle, 
     const share mine = share_of(worker, handle.relay_rows[at.index()]);
     for (std::int64_t row = mine.begin; row < mine.end; ++row) {
       const std::int64_t entry = (at.index() * relay.tokens + row) * geo.top_k;
-      forward_counted(
-          ctx, ctx.view.local() + relay.rows + relay.at(at.index(), row, relay.slot_bytes),
-          handle.relayed + entry);
+      forward_counted(ctx,
+                      ctx.view.local() + relay.rows + relay.at(at.index(), row, relay.slot_bytes),
+                      handle.relayed + entry);
     }
   }
   ctx.barrier(stage::rows);
@@ -192,10 +188,10 @@ EPT_HOST_DEVICE void relay_rows(const Context& ctx, const handle_parts& handle, 
       if (turn % worker.workers() != worker.worker() || kept(at.source(), at.index(), i) == 0) {
         continue;
       }
-      (void)sent(ctx,
-                 ctx.view.signal(worker, ctx.channel, to, geo.counted_signal(at.source()),
-                                 ctx.deadline),
-                 stage::rows, to);
+      (void)sent(
+          ctx,
+          ctx.view.signal(worker, ctx.channel, to, geo.counted_signal(at.source()), ctx.deadline),
+          stage::rows, to);
     }
     if (worker.worker() == 0 && worker.thread() == 0) {
       due[geo.word(at.source())] += static_cast<std::uint64_t>(messages(at.index()));

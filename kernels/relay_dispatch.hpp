@@ -102,8 +102,8 @@ EPT_HOST_DEVICE void announce_node(const Context& ctx, std::int32_t n, const mes
            stage::dispatch_send)) {
     return;
   }
-  const std::int64_t first = header.rows < relay.rows_per_message ? header.rows
-                                                                  : relay.rows_per_message;
+  const std::int64_t first =
+      header.rows < relay.rows_per_message ? header.rows : relay.rows_per_message;
   const bool slotted = header.config == geo.config_of(dispatch_mode::slotted);
   (void)put_pieces(ctx,
                    {.peer = to,
@@ -178,8 +178,7 @@ template <class Context>
   const message_header& header = node_header(ctx, index);
   const std::uint64_t config = ctx.geo.config_of(in.mode, in.cached);
   const bool fresh = header.stamp == stamp_of(ctx.epoch);
-  if (fresh && header.config == config && header.rows >= 0 &&
-      header.rows <= ctx.geo.relay.tokens) {
+  if (fresh && header.config == config && header.rows >= 0 && header.rows <= ctx.geo.relay.tokens) {
     return true;
   }
   if (ctx.worker.thread() == 0) {
@@ -257,8 +256,8 @@ EPT_HOST_DEVICE void forward_slot(const Context& ctx, std::int32_t source, std::
                                   route_entry* entries) {
   const geometry& geo = ctx.geo;
   const std::int64_t* positions = positions_of(geo, slot);
-  const auto* choices = reinterpret_cast<const slot_choice*>(slot + geo.choice_offset +
-                                                             sizeof(std::int64_t));
+  const auto* choices =
+      reinterpret_cast<const slot_choice*>(slot + geo.choice_offset + sizeof(std::int64_t));
   note_relayed(ctx, positions, choices, source * geo.max_tokens, entries);
   for (std::int32_t j = 0; j < geo.top_k; ++j) {
     if (positions[j] < 0) continue;
@@ -298,10 +297,10 @@ EPT_HOST_DEVICE void forward_header(const Context& ctx, std::int32_t source, std
   const auto* body = reinterpret_cast<const std::byte*>(&from) + geo.relay.head_bytes;
   ctx.worker.copy(dst + sizeof(message_header), body, counts);
   ctx.worker.sync();
-  (void)sent(ctx,
-             ctx.view.signal(ctx.worker, ctx.channel, to, geo.d_signal(ctx.epoch, source),
-                             ctx.deadline),
-             stage::dispatch_recv, to);
+  (void)sent(
+      ctx,
+      ctx.view.signal(ctx.worker, ctx.channel, to, geo.d_signal(ctx.epoch, source), ctx.deadline),
+      stage::dispatch_recv, to);
 }
 
 /// With summed words: waits for the messages of all relayed sources, then for their further puts.
@@ -343,10 +342,10 @@ EPT_HOST_DEVICE void relay_forward(const Context& ctx, const dispatch_input& in,
     if (!summed) {
       more_of.peer = at.source();
       more_of.signal = geo.row_signal(ctx.epoch, at.source());
-      whole = await_node_message(ctx, at.source()) &&
-              accept_node_header(ctx, at.source(), at.index(), in) &&
-              await_more(ctx, due + geo.word(at.source()), more_of,
-                         node_header(ctx, at.index()).more);
+      whole =
+          await_node_message(ctx, at.source()) &&
+          accept_node_header(ctx, at.source(), at.index(), in) &&
+          await_more(ctx, due + geo.word(at.source()), more_of, node_header(ctx, at.index()).more);
       if (!whole) break;
     }
     if (handle == nullptr) continue;

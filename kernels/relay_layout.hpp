@@ -33,7 +33,8 @@ struct node_table {
   [[nodiscard]] EPT_HOST_DEVICE std::int32_t size(std::int32_t n) const noexcept {
     return first[n + 1] - first[n];
   }
-  [[nodiscard]] EPT_HOST_DEVICE std::int32_t rank_at(std::int32_t n, std::int32_t i) const noexcept {
+  [[nodiscard]] EPT_HOST_DEVICE std::int32_t rank_at(std::int32_t n,
+                                                     std::int32_t i) const noexcept {
     return ranks[first[n] + i];
   }
   /// Who relays for `source` in node n.
@@ -43,8 +44,8 @@ struct node_table {
   }
 };
 
-/// The sources that a rank relays for, in ascending order of node, then rank. A source's index among
-/// them is its place in the relay's zones.
+/// The sources that a rank relays for, in ascending order of node, then rank. A source's index
+/// among them is its place in the relay's zones.
 class relayed_sources {
  public:
   EPT_HOST_DEVICE relayed_sources(const node_table& table, std::int32_t relay)
@@ -111,12 +112,12 @@ class relayed_sources {
 /// Sizes and places of `message_shape::per_node`; all zero in other shapes.
 struct relay_layout {
   node_table table{};
-  std::int32_t sources = 0;        ///< S
-  std::int64_t tokens = 0;         ///< of a source in one call
-  std::uint64_t head_bytes = 0;    ///< of a message to a relay
-  std::uint64_t slot_bytes = 0;    ///< of a node slot
-  std::uint64_t zone_bytes = 0;    ///< and of its source
-  std::uint64_t zones = 0;         ///< offsets from the start of the window
+  std::int32_t sources = 0;      ///< S
+  std::int64_t tokens = 0;       ///< of a source in one call
+  std::uint64_t head_bytes = 0;  ///< of a message to a relay
+  std::uint64_t slot_bytes = 0;  ///< of a node slot
+  std::uint64_t zone_bytes = 0;  ///< and of its source
+  std::uint64_t zones = 0;       ///< offsets from the start of the window
   std::uint64_t staging = 0;
   std::uint64_t rows = 0;
   std::uint64_t staged_rows = 0;

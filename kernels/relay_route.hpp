@@ -2,8 +2,8 @@
 /// @file
 /// @brief Routing by node: a token's row in each node's message, and who returns what.
 ///
-/// row(token, node) = number of earlier tokens that go to that node, as slots are found (route.hpp).
-/// The columns of nodes lie behind those of ranks and experts.
+/// row(token, node) = number of earlier tokens that go to that node, as slots are found in
+/// route.hpp. The columns of nodes lie behind those of ranks and experts.
 #pragma once
 
 #include <eptransport/core/config.hpp>

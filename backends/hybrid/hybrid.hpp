@@ -44,8 +44,7 @@ namespace detail {
           .max_message = tighter(intra.max_message, inter.max_message),
           .inline_bytes = std::min(intra.needs_registered_source ? intra.inline_bytes : ~0ull,
                                    inter.needs_registered_source ? inter.inline_bytes : ~0ull),
-          .needs_registered_source =
-              intra.needs_registered_source || inter.needs_registered_source,
+          .needs_registered_source = intra.needs_registered_source || inter.needs_registered_source,
           .host_progress = intra.host_progress || inter.host_progress,
           .charge = inter.charge,
           .node_reach = true,
@@ -90,8 +89,8 @@ class hybrid {
     auto memory = intra.executor().allocate(bytes);
     if (!memory) return memory.error();
     made->table_ = *memory;
-    auto written = intra.executor().write(
-        made->table_, reinterpret_cast<const std::byte*>(table.data()), bytes);
+    auto written = intra.executor().write(made->table_,
+                                          reinterpret_cast<const std::byte*>(table.data()), bytes);
     if (!written) return written.error();
     return result<std::unique_ptr<hybrid>>(std::move(made));
   }
@@ -114,7 +113,9 @@ class hybrid {
   [[nodiscard]] std::span<const std::int32_t> nodes() const noexcept { return map_.node(); }
   [[nodiscard]] const node_map& map() const noexcept { return map_; }
 
-  [[nodiscard]] result<void> barrier(std::uint64_t timeout_ns) { return inter_.barrier(timeout_ns); }
+  [[nodiscard]] result<void> barrier(std::uint64_t timeout_ns) {
+    return inter_.barrier(timeout_ns);
+  }
   [[nodiscard]] result<void> fault() const {
     if (auto inside = intra_.fault(); !inside) return inside;
     return inter_.fault();
@@ -140,8 +141,7 @@ class hybrid {
       return refuse("the wire inside the node joins " + number(inner.size()) + " ranks, expected " +
                     number(own) + " (this node) or " + number(map.ranks()) + " (all)");
     }
-    const std::int32_t here =
-        inner.size() == map.ranks() ? outer.rank() : map.local(outer.rank());
+    const std::int32_t here = inner.size() == map.ranks() ? outer.rank() : map.local(outer.rank());
     if (inner.rank() != here) {
       return refuse("this rank is " + number(inner.rank()) +
                     " on the wire inside the node, expected " + number(here));

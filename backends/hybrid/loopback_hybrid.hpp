@@ -4,6 +4,7 @@
 #pragma once
 
 #include <eptransport/backends/hybrid/hybrid.hpp>
+// check: includes a simulated pair is made of both
 #include <eptransport/backends/loopback/loopback.hpp>
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/result.hpp>

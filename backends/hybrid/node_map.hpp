@@ -21,8 +21,8 @@ namespace eptransport {
 /// its first rank appears; a rank's local index is its order among the ranks of its node.
 class node_map {
  public:
-  /// @param hosts  identity of each rank's host: equal texts share a node. `/proc/sys/kernel/random/
-  ///               boot_id` tells hosts apart, names need not.
+  /// @param hosts  identity of each rank's host: equal texts share a node. Linux has one in
+  ///               /proc/sys/kernel/random/boot_id; names need not tell hosts apart.
   /// @par Errors   `invalid_argument` without ranks
   [[nodiscard]] static result<node_map> from_hosts(std::span<const std::string> hosts) {
     return make(hosts);

@@ -142,7 +142,8 @@ const std::vector<option>& table() {
          o.ranks_given = true;
          return number<int>(t, 1, 4096, o.config.ranks);
        }},
-      {"--nodes", "N|S0,S1,..", "simulated wires: how many nodes, or the ranks of each; else 8 each",
+      {"--nodes", "N|S0,S1,..",
+       "simulated wires: how many nodes, or the ranks of each; else 8 each",
        [](options& o, text t) { return parse_nodes(t, o.node_sizes); }},
       {"--gpus", "G", "peer-memory: the same as --ranks",
        [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
@@ -164,7 +165,8 @@ const std::vector<option>& table() {
        }},
       {"--layout", "rank_major|expert_major|padded|in_place", "how received rows lie",
        [](options& o, text t) { return choose(layouts, t, o.config.layout); }},
-      {"--shape", "auto|per_row|per_peer|direct|per_node", "how rows travel; per_node: hybrid wires",
+      {"--shape", "auto|per_row|per_peer|direct|per_node",
+       "how rows travel; per_node: hybrid wires",
        [](options& o, text t) { return choose(shapes, t, o.config.message); }},
       {"--mode", "slotted|counted",
        "how a row finds its place; left out: slotted up to 512 tokens, counted beyond",

@@ -35,8 +35,8 @@ struct measurement {
   std::string clock = "modelled";  ///< what the times are: "modelled", "measured" or "virtual"
 };
 
-/// What the wire's charges make of the busiest rank's messages and bytes, for one call; with relays,
-/// of those between nodes.
+/// What the wire's charges make of the busiest rank's messages and bytes, for one call; with
+/// relays, of those between nodes.
 struct rooflines {
   double messages = 0;  ///< per rank, the mean
   double bytes = 0;

@@ -129,8 +129,8 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
           &lane.geo.relay.staged_rows, &lane.geo.relay.returns}) {
       *offset += shift;
     }
-    lane.geo.first_signal = memory.first_signal + 1 +
-                            static_cast<std::uint32_t>(i) * geo.lane_signals();
+    lane.geo.first_signal =
+        memory.first_signal + 1 + static_cast<std::uint32_t>(i) * geo.lane_signals();
     std::byte* start = workspace_ + detail::table_bytes(plan_) + i * parts.bytes;
     lane.memory = {.state = reinterpret_cast<lane_state*>(start),
                    .report = reports_ + i,

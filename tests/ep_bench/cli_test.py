@@ -31,9 +31,9 @@ class CommandLine(unittest.TestCase):
             self.assertIn(f"  {option}", output)
 
     def test_hybrid_wires_split_what_leaves_the_node_from_what_stays(self):
-        status, output, error = run("--wire", "hybrid:nvlink+efa-proxy", "--nodes", "2,3", "--shape",
-                                    "per_node", "--tokens", "4", "--hidden", "64", "--experts",
-                                    "10", "--iterations", "2", "--json", "-")
+        status, output, error = run("--wire", "hybrid:nvlink+efa-proxy", "--nodes", "2,3",
+                                    "--shape", "per_node", "--tokens", "4", "--hidden", "64",
+                                    "--experts", "10", "--iterations", "2", "--json", "-")
         self.assertEqual(status, 0, error)
         row = json.loads(output)
         self.assertTrue(row["verified"])

@@ -28,8 +28,8 @@ namespace eptransport::model {
 struct relay_rules {
   bool relay_zones_by_parity = true;
   bool relay_signals_by_parity = true;
-  bool forwards_before_own = true;       ///< dispatch: relay first, then wait for one's own rows
-  bool returns_before_own = true;        ///< combine: reduce and return, then wait for one's own
+  bool forwards_before_own = true;  ///< dispatch: relay first, then wait for one's own rows
+  bool returns_before_own = true;   ///< combine: reduce and return, then wait for one's own
   bool gates_on_all = true;  ///< D D D: on all D messages, not only on those that it passes on
   bool exchange_before_lone_combine = true;
 };
@@ -99,8 +99,9 @@ class relay_lane {
     }
     for (int peer = 0; peer < ranks(); ++peer) {
       if (relays_for(peer, rank)) {
-        programs_.put(rank, {{relay_zone(epoch, rank, peer)}, relay_signal(epoch, rank, peer), epoch,
-                             source});
+        programs_.put(
+            rank,
+            {{relay_zone(epoch, rank, peer)}, relay_signal(epoch, rank, peer), epoch, source});
       }
     }
     for (int peer = 0; peer < ranks(); ++peer) {

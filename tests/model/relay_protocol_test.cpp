@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Dispatch and combine through relays in every delivery order; each rule, broken, is missed.
+/// @brief Dispatch and combine through relays in every delivery order; a broken rule is missed.
 
 #include "relay_protocol.hpp"
 

@@ -161,9 +161,9 @@ traffic_sum lane_run::relayed_exchange(const geometry& geo, bool rows) const {
     seen[node] = true;
     const std::int64_t many = rows ? to_node[at] : 0;
     const std::int64_t rest = many - std::min(many, relay.rows_per_message);
-    sum.inter_messages += 1 + static_cast<std::uint64_t>(
-                                  counted ? geometry::pieces(many, relay.counted_per_message)
-                                          : geometry::pieces(rest, relay.rows_per_message));
+    sum.inter_messages +=
+        1 + static_cast<std::uint64_t>(counted ? geometry::pieces(many, relay.counted_per_message)
+                                               : geometry::pieces(rest, relay.rows_per_message));
     sum.inter_bytes +=
         relay.head_bytes + body + static_cast<std::uint64_t>(many) * relay.slot_bytes;
   }

@@ -107,7 +107,7 @@ class lane_run {
   std::vector<std::int64_t> room_;  // of each rank, in a counted call; else empty
   std::uint64_t bad_indices_ = 0;
   std::vector<int> nodes_;  // not empty: relays
-  bool offered_ = false;  // peers may pull this iteration's y
+  bool offered_ = false;    // peers may pull this iteration's y
 };
 
 }  // namespace eptransport::support

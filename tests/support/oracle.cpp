@@ -190,7 +190,8 @@ std::vector<std::int64_t> expect_node_rows(const problem& p, const rank_input& o
   for (std::int64_t token = 0; token < own.tokens; ++token) {
     std::map<int, bool> reached;
     for (int rank = 0; rank < p.ranks; ++rank) {
-      if (goes_to(p, table, own, token, rank)) reached[nodes[static_cast<std::size_t>(rank)]] = true;
+      if (goes_to(p, table, own, token, rank))
+        reached[nodes[static_cast<std::size_t>(rank)]] = true;
     }
     for (const auto& [node, yes] : reached) rows[node] += yes ? 1 : 0;
   }
@@ -231,8 +232,7 @@ namespace {
 /// True if a relay adds up what `rank` returns.
 bool relayed(const combine_spec& how, int rank) {
   if (how.nodes.empty()) return false;
-  return how.nodes[static_cast<std::size_t>(rank)] !=
-         how.nodes[static_cast<std::size_t>(how.rank)];
+  return how.nodes[static_cast<std::size_t>(rank)] != how.nodes[static_cast<std::size_t>(how.rank)];
 }
 
 /// Who hands the row of `rank` to the source.
@@ -249,8 +249,8 @@ int returning_rank(const combine_spec& how, int rank) {
   };
   const std::vector<int> ours = members(how.rank);
   const std::vector<int> theirs = members(rank);
-  const auto index = static_cast<std::size_t>(
-      std::find(ours.begin(), ours.end(), how.rank) - ours.begin());
+  const auto index =
+      static_cast<std::size_t>(std::find(ours.begin(), ours.end(), how.rank) - ours.begin());
   return theirs[index % theirs.size()];
 }
 

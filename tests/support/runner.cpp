@@ -31,8 +31,7 @@ constexpr wire_entry proxied[] = {
     {"proxy:memory", run_proxy_memory},
     {"proxy:srd", run_proxy_srd},
 };
-constexpr wire_entry for_tests_only[] = {{"tight", run_tight},
-                                         {"hybrid:tight", run_hybrid_tight}};
+constexpr wire_entry for_tests_only[] = {{"tight", run_tight}, {"hybrid:tight", run_hybrid_tight}};
 
 /// Pairs of wires run one instance of the kernels: what the outer wire charges is a number.
 struct hybrid_entry {

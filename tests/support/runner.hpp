@@ -198,8 +198,8 @@ struct run_result {
 [[nodiscard]] const std::vector<std::string>& wires();
 /// Names of the wires behind proxy engines, all ranks in one process.
 [[nodiscard]] const std::vector<std::string>& proxied_wires();
-/// Names of pairs of simulated wires: nvlink inside the nodes, another between them. The kernels see
-/// what efa-proxy promises; what the outer wire charges is that of its name.
+/// Names of pairs of simulated wires: nvlink inside the nodes, another between them. The kernels
+/// see what efa-proxy promises; what the outer wire charges is that of its name.
 [[nodiscard]] const std::vector<std::string>& hybrid_wires();
 
 /// Dispatch rows and what makes them.

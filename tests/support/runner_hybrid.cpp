@@ -2,6 +2,7 @@
 /// @file
 /// @brief The runner on nvlink inside nodes and efa-proxy between them.
 #include "support/runner_hybrid.hpp"
+
 #include "support/runner_impl.hpp"
 #include "support/runner_wires.hpp"
 

@@ -133,8 +133,7 @@ inline std::string engine::wrong_with(int rank, std::uint32_t channel, const put
 }
 
 /// Fails the rank's transport if the request contradicts the contract.
-inline bool engine::admit(int rank, std::uint32_t channel, const put_request& request,
-                          bool inner) {
+inline bool engine::admit(int rank, std::uint32_t channel, const put_request& request, bool inner) {
   const std::string wrong = wrong_with(rank, channel, request, inner);
   if (wrong.empty()) return true;
   violations_.add("put of rank " + std::to_string(rank) + ": " + wrong);

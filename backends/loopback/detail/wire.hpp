@@ -30,7 +30,7 @@ struct message {
   int source = 0;
   std::uint32_t channel = 0;
   put_request request;
-  bool ordered = false;  ///< its wire keeps the order per channel
+  bool ordered = false;          ///< its wire keeps the order per channel
   std::uint64_t serial = 0;      ///< issue order in the world
   double arrival_ns = 0;         ///< modelled
   std::uint64_t held_until = 0;  ///< lands no earlier than this time; 0 = at any moment
