@@ -6,8 +6,8 @@
 /// once that they, and what it stored for that rank itself, are there. A relay reads the partials
 /// of the rows that it passed on, adds them in rank order in fp32, rounds once to the wire's type
 /// and returns the sums of a source together. Order of work: write partials; reduce and return;
-/// only then wait for one's own. Partials stay until the rank's next combine, which follows an exchange:
-/// that proves that the relay has read them (INV-3).
+/// only then wait for one's own. Partials stay until the rank's next combine, which follows an
+/// exchange: that proves that the relay has read them (INV-3).
 #pragma once
 
 #include <eptransport/core/config.hpp>

@@ -22,8 +22,11 @@ inline constexpr bool has_relays = requires { requires View::node_reach; };
 
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE bool through_relays(const Context& ctx) {
-  if constexpr (!has_relays<std::remove_cvref_t<decltype(ctx.view)>>) return false;
-  return ctx.geo.message == message_shape::per_node;
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    return ctx.geo.message == message_shape::per_node;
+  } else {
+    return false;
+  }
 }
 
 /// First column of the nodes.
