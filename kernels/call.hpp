@@ -22,6 +22,8 @@ enum class message_shape : std::uint32_t {
   per_row,    ///< one put per row: wires that issue cheaply
   per_peer,   ///< the rows of a peer packed into one put: wires that charge per message
   direct,     ///< rows stored through pointers, one signal per peer: wires with reach always
+  per_node,   ///< direct inside the node; a row crosses to each other node once, in one message
+              ///< per node, to a relay that fans it out: wires with `node_reach`
 };
 
 /// How a dispatch finds its place at the receiver.

@@ -18,6 +18,8 @@
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/leave.hpp>
 #include <eptransport/kernels/receive.hpp>
+#include <eptransport/kernels/relay_combine.hpp>
+#include <eptransport/kernels/relay_dispatch.hpp>
 #include <eptransport/kernels/rows.hpp>
 
 #include <cstddef>
@@ -52,6 +54,9 @@ template <class Context>
 EPT_HOST_DEVICE void empty_exchange(const Context& ctx) {
   announce_all(ctx, nullptr);
   ctx.barrier(stage::combine_send);
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    if (through_relays(ctx)) relay_forward(ctx, dispatch_input{}, nullptr);
+  }
   if (ctx.ok()) await_exchange(ctx, nullptr, dispatch_input{});
   ctx.barrier(stage::combine_send);
 }
@@ -121,9 +126,9 @@ EPT_HOST_DEVICE void return_row(const Context& ctx, const combine_input& in,
   std::byte* window = ctx.view.local();
   const std::uint64_t place = geo.return_row(handle.return_base[to.source] + to.slot);
   std::byte* dst = to.source == geo.rank ? window + place
-                   : geo.message == message_shape::direct
+                   : geo.stores(to.source)
                        ? ctx.view.peer_pointer(to.source, place, geo.return_bytes)
-                       : window + geo.staged_return(to.index);
+                       : window + return_place(geo, handle, to);
   if (dst == nullptr) {
     (void)sent(ctx, op_status::failed, stage::combine_send, to.source);
     return;
@@ -237,6 +242,9 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   ctx.view.submit(ctx.worker, ctx.channel);
   ctx.barrier(stage::combine_send);
   if (pull) offer(ctx, in);
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    if (through_relays(ctx)) return signal_node(ctx);
+  }
   if (pull || geo.message == message_shape::per_row) return;
   for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i + 1 < geo.ranks;
        i += static_cast<std::int32_t>(ctx.worker.workers())) {
@@ -336,7 +344,12 @@ EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const com
                                      const handle_parts& handle, const combine_round& round) {
   const geometry& geo = ctx.geo;
   const auto& worker = ctx.worker;
-  if (ctx.ok()) await_returns(ctx, handle, round);
+  const bool relays = through_relays(ctx);
+  if constexpr (has_relays<View>) {
+    if (relays) relay_returns(ctx, handle, round.next);
+    if (relays && ctx.ok()) await_node_returns(ctx, handle, round.next);
+  }
+  if (!relays && ctx.ok()) await_returns(ctx, handle, round);
   ctx.barrier(stage::combine_recv);
   if (!ctx.ok()) return;
   const std::int64_t tokens = handle.header->tokens;
@@ -347,7 +360,7 @@ EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const com
     const std::uint64_t at = static_cast<std::uint64_t>(t) * geo.value_bytes;
     std::byte* row = static_cast<std::byte*>(out.out) + at;
     const auto* bias = out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
-    const route_entry* routes = handle.routes + t * geo.top_k;
+    const route_entry* routes = (relays ? handle.returned : handle.routes) + t * geo.top_k;
     const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias, round.own};
     if (round.pull) {
       sum_rows(worker, row, geo.hidden,

@@ -12,6 +12,7 @@
 /// | per_row  | one put each            | packed, as few puts as fit     | rows + puts of sides |
 /// | per_peer | packed                  | packed                         | puts of both         |
 /// | direct   | stored through pointers | stored through pointers        | one, after all       |
+/// | per_node | direct in the node, relay_counted.hpp for others          | one, after all       |
 #pragma once
 
 #include <eptransport/core/config.hpp>
@@ -19,6 +20,7 @@
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/receive.hpp>
+#include <eptransport/kernels/relay_counted.hpp>
 #include <eptransport/kernels/write.hpp>
 
 #include <cstddef>
@@ -71,9 +73,17 @@ EPT_HOST_DEVICE void announce_counts(const Context& ctx, const dispatch_input& i
   const geometry& geo = ctx.geo;
   begin_announcing(ctx);
   const std::uint64_t bytes = in.cached ? sizeof(message_header) : geo.counts_bytes();
+  std::int64_t node_rows = 0;
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    if (through_relays(ctx)) {
+      announce_counts_to_nodes(ctx, in, handle);
+      node_rows = node_rows_below(handle, geo.relay.table.nodes);
+    }
+  }
   for (std::int32_t i = static_cast<std::int32_t>(worker.worker()); i < geo.ranks;
        i += static_cast<std::int32_t>(worker.workers())) {
     const std::int32_t peer = peer_at(geo, i);
+    if (geo.relayed(peer)) continue;
     std::byte* message = place_header(
         ctx, peer,
         {.stamp = stamp_of(ctx.epoch),
@@ -81,7 +91,8 @@ EPT_HOST_DEVICE void announce_counts(const Context& ctx, const dispatch_input& i
          .rows = handle.sent[peer],
          .limit =
              static_cast<std::uint64_t>(in.landing_rows != 0 ? in.landing_rows : geo.counted_rows),
-         .value = in.landing != 0 ? in.landing : geo.rows});
+         .value = in.landing != 0 ? in.landing : geo.rows,
+         .node_rows = static_cast<std::uint64_t>(node_rows)});
     auto* counts = reinterpret_cast<std::int64_t*>(message + sizeof(message_header));
     for (std::int64_t c = worker.thread(); c < geo.ranks + geo.experts && !in.cached;
          c += worker.threads()) {
@@ -128,6 +139,11 @@ EPT_HOST_DEVICE void plan_counted(const Context& ctx, const handle_parts& handle
     handle.sent_base[r] = sent_base;
     handle.return_base[r] = return_base;
     handle.place_base[r] = rows_below(ctx, geo.rank, r);
+    if (through_relays(ctx)) {
+      relay_bases(ctx, handle, r, [&ctx](std::int32_t source, std::int32_t to) {
+        return kept_rows(ctx, source, to);
+      });
+    }
   }
 }
 
@@ -168,7 +184,7 @@ template <class Context>
   const std::uint64_t row = header_of(ctx, ctx.epoch, to.rank).value + at * geo.row_bytes;
   const std::uint64_t side = geo.sides + at * geo.side_bytes;
   if (to.rank == geo.rank) return {window + row, window + side};
-  if (geo.message == message_shape::direct) {
+  if (geo.stores(to.rank)) {
     return {ctx.view.peer_pointer(to.rank, row, geo.row_bytes),
             ctx.view.peer_pointer(to.rank, side, geo.side_bytes)};
   }
@@ -193,8 +209,10 @@ EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
     ctx.worker.sync();          // everybody has read the entry
     if (to.slot >= handle.sent[to.rank]) {
       if (ctx.worker.thread() == 0) routes[i].slot = -1;
+      if (through_relays(ctx)) drop_returned(ctx, handle, token, to.rank);
       continue;
     }
+    if (geo.relayed(to.rank)) continue;  // went out in the message to its node
     const counted_place place = place_of(ctx, handle, to, token);
     if (place.row == nullptr || place.side == nullptr) {
       (void)sent(ctx, op_status::failed, stage::dispatch_send, to.rank);
@@ -230,7 +248,7 @@ EPT_HOST_DEVICE void send_packed(const Context& ctx, const handle_parts& handle,
   const std::int64_t rows = handle.sent[peer];
   const std::uint32_t signal = geo.counted_signal(geo.rank);
   if (rows == 0) return;
-  if (geo.message == message_shape::direct) {
+  if (geo.stores(peer)) {
     (void)sent(ctx, ctx.view.signal(ctx.worker, ctx.channel, peer, signal, ctx.deadline),
                stage::dispatch_send, peer);
     return;
@@ -314,6 +332,13 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
                                   : *in.device_tokens;
   const share mine = share_of(worker, tokens);
   if (ctx.ok() && !in.cached) publish_early(ctx, out);
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    if (through_relays(ctx)) {
+      stage_node_rows(ctx, in, handle, tokens);
+      ctx.barrier(stage::dispatch_recv);
+      if (ctx.ok()) send_node_rows(ctx, handle);
+    }
+  }
   for (std::int64_t t = mine.begin; t < mine.end && ctx.ok(); ++t) {
     send_counted(ctx, in, handle, t);
   }
@@ -322,7 +347,16 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
   for (std::int32_t i = static_cast<std::int32_t>(worker.worker()); i < geo.ranks;
        i += static_cast<std::int32_t>(worker.workers())) {
     const std::int32_t peer = peer_at(geo, i);
-    if (ctx.ok() && peer != geo.rank) send_packed(ctx, handle, peer);
+    if (ctx.ok() && peer != geo.rank && !geo.relayed(peer)) send_packed(ctx, handle, peer);
+  }
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    if (through_relays(ctx)) {
+      relay_rows(ctx, handle, [&](std::int32_t source, std::int32_t index, std::int32_t i) {
+        const std::int32_t to = geo.relay.table.rank_at(geo.relay.table.node[geo.rank], i);
+        // A cached exchange carries no counts: the head has what the source keeps.
+        return in.cached ? node_count(ctx, index, i) : kept_rows(ctx, source, to);
+      });
+    }
   }
   if (ctx.ok()) await_counted(ctx, handle);
   ctx.barrier(stage::rows);

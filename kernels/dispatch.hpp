@@ -9,6 +9,7 @@
 /// | per_row  | one put each, counted on the row signal | the header, as soon as counts stand  |
 /// | per_peer | packed behind the header                | header and rows (more on row signal) |
 /// | direct   | stored through pointers                 | the header, released after the rows  |
+/// | per_node | direct in the node; relay_dispatch.hpp  | the same, a relay's for other nodes  |
 ///
 /// Counted dispatch (counted.hpp) announces counts, and moves rows in its second half.
 #pragma once
@@ -20,6 +21,8 @@
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/leave.hpp>
 #include <eptransport/kernels/output.hpp>
+#include <eptransport/kernels/relay_dispatch.hpp>
+#include <eptransport/kernels/relay_route.hpp>
 #include <eptransport/kernels/route.hpp>
 #include <eptransport/kernels/write.hpp>
 
@@ -54,7 +57,9 @@ EPT_HOST_DEVICE void send_token(const lane_context<View, W>& ctx, const dispatch
     } else if (geo.message == message_shape::per_peer) {
       write_slot(ctx, in, t,
                  window + geo.staged_message(ctx.epoch, peer) + geo.slot(routes[i].slot));
-    } else if (geo.message == message_shape::direct) {
+    } else if (geo.relayed(peer)) {
+      continue;  // went out in the message to its node
+    } else if (geo.stores(peer)) {
       std::byte* slot = ctx.view.peer_pointer(peer, place, geo.slot_bytes);
       if (slot == nullptr) {
         (void)sent(ctx, op_status::failed, stage::dispatch_send, peer);
@@ -117,10 +122,15 @@ template <class Context>
 EPT_HOST_DEVICE void announce_all(const Context& ctx, const std::int64_t* rows) {
   if (!ctx.ok()) return;
   begin_announcing(ctx);
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    if (through_relays(ctx) && rows == nullptr) announce_nodes(ctx, nullptr);
+  }
   for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i < ctx.geo.ranks;
        i += static_cast<std::int32_t>(ctx.worker.workers())) {
     const std::int32_t peer = peer_at(ctx.geo, i);
-    if (ctx.ok()) announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
+    if (ctx.ok() && !ctx.geo.relayed(peer)) {
+      announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
+    }
   }
 }
 
@@ -160,6 +170,8 @@ EPT_HOST_DEVICE void route(const Context& ctx, const dispatch_input& in, const h
   const geometry& geo = ctx.geo;
   const bool counted = in.mode == dispatch_mode::counted;
   if (!in.cached) count_routes(ctx, in, tokens, counted);
+  const bool nodes = through_relays(ctx) && !in.cached;
+  if (nodes) count_nodes(ctx, in, tokens);
   ctx.barrier(stage::dispatch_send);
   if (!in.cached && ctx.ok()) {
     scan_columns(ctx, geo.ranks + (counted ? geo.experts : 0));
@@ -167,8 +179,17 @@ EPT_HOST_DEVICE void route(const Context& ctx, const dispatch_input& in, const h
       if (ctx.worker.thread() == 0) handle.sent[r] = ctx.lane.totals[r];
     }
   }
+  if (nodes && ctx.ok()) {
+    const std::int64_t first = node_column(geo);
+    scan_columns(ctx, first + geo.relay.table.nodes, first);
+    for (std::int64_t n = ctx.worker.worker(); n < geo.relay.table.nodes;
+         n += ctx.worker.workers()) {
+      if (ctx.worker.thread() == 0) handle.node_sent[n] = ctx.lane.totals[first + n];
+    }
+  }
   ctx.barrier(stage::dispatch_send);
   if (!in.cached && ctx.ok()) assign_routes(ctx, in, tokens, handle);
+  if (nodes && ctx.ok()) assign_returners(ctx, in, tokens, handle);
 }
 
 /// The send half. `valid`: the lane and the handle are fit for it; the same in every worker.
@@ -182,6 +203,9 @@ EPT_HOST_DEVICE void dispatch_send(const Context& ctx, const dispatch_input& in,
   if (in.mode == dispatch_mode::counted) {
     announce_counts(ctx, in, handle);
     return;
+  }
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    if (through_relays(ctx)) send_to_nodes(ctx, in, handle, tokens);
   }
   const bool early = geo.message == message_shape::per_row;  // rows are counted on their own
   if (early) announce_all(ctx, handle.sent);
@@ -200,6 +224,9 @@ template <class Context>
 EPT_HOST_DEVICE void dispatch_receive(const Context& ctx, const dispatch_input& in,
                                       const dispatch_output& out, const handle_parts& handle) {
   const bool counted = in.mode == dispatch_mode::counted;
+  if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
+    if (through_relays(ctx)) relay_forward(ctx, in, &handle);
+  }
   if (ctx.ok()) await_exchange(ctx, handle.received, in);
   ctx.barrier(stage::dispatch_recv);
   if (counted) {

@@ -26,6 +26,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,10 +53,13 @@ class group {
   /// Memory and signals that a group of this shape needs on each rank.
   ///
   /// @param workers  `executor.workers(0)` of the transport that will be used
+  /// @param nodes    of each rank, as `transport.nodes()` says where a wire has `node_reach`;
+  ///                 empty: eight ranks a node
   /// @par Errors     `invalid_argument`, `capacity` (what the wire cannot carry), `unsupported`
   [[nodiscard]] static result<group_sizes> sizes(const group_shape& shape, std::int32_t ranks,
-                                                 std::uint32_t workers = 1) {
-    auto plan = detail::make_plan(T::caps, shape, ranks, workers);
+                                                 std::uint32_t workers = 1,
+                                                 std::span<const std::int32_t> nodes = {}) {
+    auto plan = detail::make_plan(T::caps, shape, ranks, workers, nodes);
     if (!plan) return plan.error();
     return plan->sizes;
   }

@@ -28,7 +28,7 @@ struct baseline_call {
   template <class W>
   EPT_HOST_DEVICE void operator()(const W& worker) const {
     if (worker.worker() == 0 && worker.thread() == 0) {
-      for (std::uint32_t s = 0; s < geometry::lane_signals(geo.sources); ++s) {
+      for (std::uint32_t s = 0; s < geo.lane_signals(); ++s) {
         lane.base[s] = view.read_signal(geo.first_signal + s);
       }
       if (hello_base != nullptr) *hello_base = view.read_signal(geo.hello_signal);

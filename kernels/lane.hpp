@@ -148,6 +148,15 @@ EPT_HOST_DEVICE void raise_stopped(const Context& ctx, const message_header& hea
               .culprit = header.culprit});
 }
 
+/// The relay through which `peer` reaches this rank, or -1.
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE std::int32_t relay_of(const Context& ctx, std::int32_t peer) {
+  const geometry& geo = ctx.geo;
+  if (peer < 0 || !geo.relayed(peer)) return -1;
+  const std::int32_t relay = geo.relay.table.rail(peer, geo.relay.table.node[geo.rank]);
+  return relay == geo.rank ? -1 : relay;
+}
+
 /// While waiting for `peer` in an exchange or combine: has it sent a stop in the next D message?
 EPT_NO_EXEC_CHECK
 template <class Context>
@@ -202,7 +211,9 @@ template <class Context>
       return true;
     }
     // One thread looks: several could see different values, and only the first raises.
-    const bool stop = ctx.worker.thread() == 0 && stopped(ctx, what.next, what.where, what.peer);
+    const bool stop =
+        ctx.worker.thread() == 0 && (stopped(ctx, what.next, what.where, what.peer) ||
+                                     stopped(ctx, what.next, what.where, relay_of(ctx, what.peer)));
     if (ctx.worker.any(stop) || !ctx.ok()) return false;
     if (status == op_status::failed || last) {
       const auto seen = static_cast<std::uint64_t>(
@@ -214,14 +225,19 @@ template <class Context>
         return true;
       }
       if (ctx.worker.thread() == 0) {
+        const std::int32_t peer =
+            what.peer >= 0 || what.where != stage::dispatch_recv ? what.peer : late_peer(ctx);
+        const std::int32_t relay = relay_of(ctx, peer);
+        const bool silent = relay >= 0 && header_of(ctx, ctx.epoch, relay).stamp !=
+                                              stamp_of(ctx.epoch);  // nothing came from it either
         raise(ctx, {.kind = status == op_status::failed ? fault_kind::transport_failed
                                                         : fault_kind::expired,
                     .where = what.where,
-                    .peer = what.peer >= 0 || what.where != stage::dispatch_recv ? what.peer
-                                                                                 : late_peer(ctx),
+                    .peer = silent ? relay : peer,
                     .signal = static_cast<std::int32_t>(what.signal),
                     .expected = what.target,
-                    .seen = seen});
+                    .seen = seen,
+                    .culprit = silent ? -1 : relay});
       }
       return false;
     }
@@ -379,16 +395,18 @@ template <class Context>
   return false;
 }
 
-/// Turns per-worker counts into per-worker starts and totals, column by column. Between barriers.
+/// Turns per-worker counts into per-worker starts and totals, column by column from `first` on.
+/// Between barriers.
 ///
 /// counts, starts [workers, width] -> starts[w][c] = counts[0..w)[c] summed, totals[c] = all.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns) {
+EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns,
+                                  std::int64_t first = 0) {
   const auto& worker = ctx.worker;
   const std::int64_t workers = worker.workers();
   const std::int64_t width = ctx.lane.width;
-  for (std::int64_t c = worker.worker(); c < columns; c += workers) {
+  for (std::int64_t c = first + worker.worker(); c < columns; c += workers) {
     std::int64_t sum = 0;
     for (std::int64_t w0 = 0; w0 < workers; w0 += worker.threads()) {
       const std::int64_t w = w0 + worker.thread();

@@ -29,6 +29,7 @@
 #include <eptransport/core/fault.hpp>
 #include <eptransport/core/thread_group.hpp>
 #include <eptransport/kernels/call.hpp>
+#include <eptransport/kernels/relay_layout.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +46,7 @@ struct message_header {
   std::int32_t culprit = -1;           ///< the rank that it names
   std::uint64_t limit = 0;  ///< stop: `expected` of the fault; counted: rows the sender can take
   std::uint64_t value = 0;  ///< stop: `seen`; counted, ready: an offset in the sender's window
-  std::uint64_t reserved = 0;
+  std::uint64_t node_rows = 0;  ///< per_node: see `relay_bases`, `announce_node`
 };
 static_assert(sizeof(message_header) == 64, "a header is one 64-byte line in every backend");
 
@@ -147,6 +148,20 @@ struct geometry {
   element values = element::bf16;
   element wire = element::bf16;
   const expert_place* placement = nullptr;  ///< [experts], memory that kernels reach
+  relay_layout relay{};
+
+  /// True if `peer` is of the own node, in per_node.
+  [[nodiscard]] EPT_HOST_DEVICE bool near(std::int32_t peer) const noexcept {
+    return relay.table.node[peer] == relay.table.node[rank];
+  }
+  /// True if rows go to `peer` through pointers.
+  [[nodiscard]] EPT_HOST_DEVICE bool stores(std::int32_t peer) const noexcept {
+    return message == message_shape::direct || (message == message_shape::per_node && near(peer));
+  }
+  /// True if a relay stands between this rank and `peer`.
+  [[nodiscard]] EPT_HOST_DEVICE bool relayed(std::int32_t peer) const noexcept {
+    return message == message_shape::per_node && !near(peer);
+  }
 
   /// The word of `source` within one kind.
   [[nodiscard]] EPT_HOST_DEVICE std::uint32_t word(std::int32_t source) const noexcept {
@@ -170,9 +185,33 @@ struct geometry {
   [[nodiscard]] EPT_HOST_DEVICE std::uint32_t combine_signal(std::int32_t source) const noexcept {
     return first_signal + 4 * sources + word(source);
   }
-  /// Signal words of one lane: 2 D, 2 slotted rows, 1 combine, 1 counted rows; per source, or once.
-  [[nodiscard]] EPT_HOST_DEVICE static std::uint32_t lane_signals(std::uint32_t sources) noexcept {
-    return 6 * sources;
+  /// Counts messages to relays of one parity.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint32_t relay_signal(std::uint64_t epoch,
+                                                           std::int32_t source) const noexcept {
+    return first_signal + (6 + static_cast<std::uint32_t>(epoch & 1u)) * sources + word(source);
+  }
+  /// Counts what ranks of the node have ready for a combine: one each.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint32_t node_signal(std::int32_t source) const noexcept {
+    return first_signal + 8 * sources + word(source);
+  }
+  /// Counts counted rows on their way through a relay.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint32_t relay_rows_signal(
+      std::int32_t source) const noexcept {
+    return first_signal + 9 * sources + word(source);
+  }
+  /// Kinds of words: 2 D, 2 slotted rows, 1 combine, 1 counted rows; with relays 2 messages to them
+  /// (what exceeds one counts as slotted rows), 1 node, 1 counted rows.
+  [[nodiscard]] EPT_HOST_DEVICE static std::uint32_t word_kinds(message_shape shape) noexcept {
+    return shape == message_shape::per_node ? 10 : 6;
+  }
+  /// Signal words of one lane: of each kind one per source, or one.
+  [[nodiscard]] EPT_HOST_DEVICE std::uint32_t lane_signals() const noexcept {
+    return word_kinds(message) * sources;
+  }
+  /// Rows that a rank can receive in one call.
+  [[nodiscard]] EPT_HOST_DEVICE std::int64_t most_rows() const noexcept {
+    const std::int64_t slotted = max_tokens * ranks;
+    return slotted > counted_rows ? slotted : counted_rows;
   }
   /// What a header of that mode carries: ranks that choose different modes find out.
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t config_of(dispatch_mode mode,
@@ -229,7 +268,9 @@ struct geometry {
   }
   /// Messages that carry `count` counted rows and their sides to one rank.
   [[nodiscard]] EPT_HOST_DEVICE std::int64_t counted_messages(std::int64_t count) const noexcept {
-    if (message == message_shape::direct) return count > 0 ? 1 : 0;
+    if (message == message_shape::direct || message == message_shape::per_node) {
+      return count > 0 ? 1 : 0;
+    }
     return pieces(count, sides_per_message) +
            (message == message_shape::per_row ? count : pieces(count, counted_per_message));
   }
@@ -250,6 +291,12 @@ struct handle_parts {
   std::int64_t* place_base;   ///< [R] counted: first of this rank's rows at each rank
   route_entry* routes;        ///< [T, k]
   place_entry* places;        ///< [received rows, k], rank-major; expert layouts only
+  // per_node
+  std::int64_t* node_sent;   ///< [N] rows to each other node
+  std::int64_t* relay_rows;  ///< [S] rows of each relayed source
+  std::int64_t* relay_base;  ///< [S] first of their returns in the source's combine zone
+  route_entry* returned;     ///< [T, k] who returns a row: ranks of the node, rails of others
+  route_entry* relayed;      ///< [S, T, k] a relayed row's ranks, and where they put its partial
 
   /// 64-bit words per rank before the routes; even, so that what follows is aligned to 16.
   static constexpr std::uint64_t arrays = 6;
@@ -261,6 +308,9 @@ struct handle_parts {
     auto* words = reinterpret_cast<std::int64_t*>(memory + handle_header_bytes);
     auto* routes =
         reinterpret_cast<route_entry*>(words + arrays * static_cast<std::uint64_t>(geo.ranks));
+    auto* places = reinterpret_cast<place_entry*>(routes + tokens * geo.top_k);
+    auto* node_words = reinterpret_cast<std::int64_t*>(places + geo.most_rows() * geo.top_k);
+    auto* returned = reinterpret_cast<route_entry*>(node_words + relay_words(geo));
     return {reinterpret_cast<handle_header*>(memory),
             words,
             words + geo.ranks,
@@ -268,7 +318,17 @@ struct handle_parts {
             words + 3 * geo.ranks,
             words + 4 * geo.ranks,
             routes,
-            reinterpret_cast<place_entry*>(routes + tokens * geo.top_k)};
+            places,
+            node_words,
+            node_words + geo.relay.table.nodes,
+            node_words + geo.relay.table.nodes + geo.relay.sources,
+            returned,
+            returned + tokens * geo.top_k};
+  }
+
+  /// 64-bit words before `returned`; even.
+  [[nodiscard]] EPT_HOST_DEVICE static std::int64_t relay_words(const geometry& geo) noexcept {
+    return (geo.relay.table.nodes + 2 * std::int64_t{geo.relay.sources} + 1) / 2 * 2;
   }
 };
 static_assert(sizeof(handle_header) <= handle_header_bytes && sizeof(route_entry) == 16 &&
@@ -303,10 +363,11 @@ struct lane_memory {
   std::uint64_t* rows_due = nullptr;     ///< [2][sources] row signals consumed so far, by parity
   std::uint64_t* returns_due = nullptr;  ///< [sources] combine signals consumed so far
   std::uint64_t* counted_due = nullptr;  ///< [sources] counted signals consumed so far
+  std::uint64_t* relay_due = nullptr;    ///< [2][sources] node, relayed counted rows: the same
   std::int64_t* counts = nullptr;        ///< [workers][width] scratch
   std::int64_t* starts = nullptr;        ///< [workers][width] scratch
   std::int64_t* totals = nullptr;        ///< [width] scratch
-  std::int64_t width = 0;                ///< columns: R + experts
+  std::int64_t width = 0;                ///< columns: R + experts, + nodes in per_node
 };
 
 }  // namespace eptransport

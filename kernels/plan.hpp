@@ -11,11 +11,14 @@
 #include <eptransport/core/routing_spread.hpp>
 #include <eptransport/core/wire_costs.hpp>
 #include <eptransport/kernels/call.hpp>
+#include <eptransport/kernels/checked_size.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/relay_plan.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -29,50 +32,11 @@ struct group_plan {
   group_sizes sizes;
   std::int64_t width = 0;  ///< of the count matrices
   std::vector<expert_place> placement;
+  node_words nodes;
   std::vector<std::int32_t> local_experts;  ///< per rank
   call_plan choice;                         ///< of the planner, within what the shape fixes
   std::string reason;                       ///< why this message shape, one line
 };
-
-/// Unsigned arithmetic that remembers an overflow.
-class checked_size {
- public:
-  // NOLINTNEXTLINE(google-explicit-constructor): a plain number is a size
-  constexpr checked_size(std::uint64_t value) : value_(value) {}
-  [[nodiscard]] constexpr bool fits() const { return fits_; }
-  [[nodiscard]] constexpr std::uint64_t value() const { return value_; }
-
-  constexpr friend checked_size operator*(checked_size a, checked_size b) {
-    checked_size c{0};
-    c.fits_ = !__builtin_mul_overflow(a.value_, b.value_, &c.value_) && a.fits_ && b.fits_;
-    return c;
-  }
-  constexpr friend checked_size operator+(checked_size a, checked_size b) {
-    checked_size c{0};
-    c.fits_ = !__builtin_add_overflow(a.value_, b.value_, &c.value_) && a.fits_ && b.fits_;
-    return c;
-  }
-  /// Rounded up to a multiple of `unit`.
-  [[nodiscard]] constexpr checked_size up(std::uint64_t unit) const {
-    checked_size c = *this + checked_size(unit - 1);
-    c.value_ = c.value_ / unit * unit;
-    return c;
-  }
-
- private:
-  std::uint64_t value_;
-  bool fits_ = true;
-};
-
-/// The larger of two sizes.
-[[nodiscard]] constexpr checked_size larger(checked_size a, checked_size b) {
-  return !a.fits() || (b.fits() && a.value() >= b.value()) ? a : b;
-}
-
-/// An error of `group::sizes` and `group::create`.
-[[nodiscard]] inline failure refuse_shape(errc code, std::string detail) {
-  return {code, "group", std::move(detail)};
-}
 
 /// Checks what does not depend on the wire.
 [[nodiscard]] inline result<void> check_shape(const group_shape& shape, std::int32_t ranks) {
@@ -136,13 +100,13 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   }
 }
 
-/// What the group is asked to do, as the cost model sees it: uniform routing, eight ranks a node.
-[[nodiscard]] inline moe_work work_of(const geometry& geo) {
+/// What the group is asked to do, as the cost model sees it: uniform routing.
+[[nodiscard]] inline moe_work work_of(const geometry& geo, std::int32_t nodes) {
   const std::int64_t tokens = geo.max_tokens > 0 ? geo.max_tokens : geo.counted_tokens;
   return {.routed = {.tokens = tokens,
                      .top_k = geo.top_k < geo.experts ? geo.top_k : geo.experts,
                      .ranks = geo.ranks,
-                     .nodes = geo.ranks / 8 + (geo.ranks % 8 != 0 ? 1 : 0),
+                     .nodes = nodes,
                      .experts = geo.experts},
           .row_bytes = static_cast<std::int64_t>(geo.row_bytes),
           .scale_bytes = static_cast<std::int64_t>(geo.scale_bytes),
@@ -159,6 +123,10 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
     return refuse_shape(errc::unsupported,
                         "message_shape::direct needs a wire whose reach is always");
   }
+  if (wanted == message_shape::per_node && !caps.node_reach) {
+    return refuse_shape(errc::unsupported,
+                        "message_shape::per_node needs a wire inside the node (backends/hybrid)");
+  }
   const bool any = wanted == message_shape::automatic;
   // What a slotted call would deliver, an automatic one must: no smaller limits, no drops.
   const bool slotted = geo.max_tokens > 0;
@@ -167,9 +135,10 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   const plan_limits limits{.direct = any ? stores : wanted == message_shape::direct,
                            .per_row = any ? !stores : wanted == message_shape::per_row,
                            .per_peer = any ? !stores : wanted == message_shape::per_peer,
+                           .per_node = any ? caps.node_reach : wanted == message_shape::per_node,
                            .slotted = slotted,
                            .counted = geo.counted_tokens > 0 && (!slotted || roomy)};
-  const moe_work work = work_of(geo);
+  const moe_work work = work_of(geo, plan.nodes.nodes());
   const wire_cost wire = wire_cost_of(caps);
   plan.choice = plan_call(work, uniform_spread(work.routed), wire, limits);
   switch (plan.choice.best.shape) {
@@ -178,6 +147,9 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
       break;
     case traffic_shape::per_row:
       geo.message = message_shape::per_row;
+      break;
+    case traffic_shape::per_node:
+      geo.message = message_shape::per_node;
       break;
     default:
       geo.message = message_shape::per_peer;
@@ -188,19 +160,6 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   return {};
 }
 
-/// How many units of `unit` bytes fit one message behind `header` bytes; an error if none does.
-[[nodiscard]] inline result<std::int64_t> units_per_message(const capabilities& caps,
-                                                            std::uint64_t header,
-                                                            std::uint64_t unit) {
-  if (caps.max_message == 0) return std::numeric_limits<std::int64_t>::max() / 2;
-  if (header + unit > caps.max_message) {
-    return refuse_shape(errc::capacity,
-                        "one row needs a message of " + std::to_string(header + unit) +
-                            " bytes, the wire carries at most " + std::to_string(caps.max_message));
-  }
-  return static_cast<std::int64_t>((caps.max_message - header) / unit);
-}
-
 /// Signal words: per source if the budget allows and nobody asked otherwise.
 [[nodiscard]] inline result<void> plan_signals(const capabilities& caps, const group_shape& shape,
                                                group_plan& plan) {
@@ -208,8 +167,9 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   const auto lanes = static_cast<std::uint64_t>(shape.lanes);
   const std::uint64_t budget =
       caps.max_signals != 0 ? caps.max_signals : std::numeric_limits<std::uint32_t>::max();
-  const std::uint64_t each = 1 + lanes * 6 * ranks;
-  const std::uint64_t summed = 1 + lanes * 6;
+  const std::uint64_t kinds = geometry::word_kinds(plan.geo.message);
+  const std::uint64_t each = 1 + lanes * kinds * ranks;
+  const std::uint64_t summed = 1 + lanes * kinds;
   const bool fits = each <= budget;
   const bool sum =
       shape.signals == signal_words::summed || (shape.signals == signal_words::automatic && !fits);
@@ -247,6 +207,10 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   mix(geo.sources);
   mix(static_cast<std::uint64_t>(lanes));
   for (const expert_place& place : plan.placement) mix(static_cast<std::uint64_t>(place.rank));
+  const bool relays = geo.message == message_shape::per_node;
+  for (const std::int32_t node : relays ? plan.nodes.of_ranks() : std::span<const std::int32_t>{}) {
+    mix(static_cast<std::uint64_t>(node));
+  }
   return hash;
 }
 
@@ -266,6 +230,37 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
                 static_cast<std::uint64_t>(geo.counted_rows));
 }
 
+/// Bytes of the counts in a counted D message, 0 if none are sent.
+[[nodiscard]] inline checked_size counts_body(const geometry& geo) {
+  return geo.counted_tokens == 0 ? 0 : geo.counts_bytes() - sizeof(message_header);
+}
+
+/// What a relay's messages and zones are made of, and whether the wire carries it.
+[[nodiscard]] inline result<void> plan_relays(const capabilities& caps, group_plan& plan) {
+  geometry& geo = plan.geo;
+  relay_layout& relay = geo.relay;
+  relay.table = plan.nodes.at(plan.nodes.words().data());
+  const relay_extent most = extent_of(relay.table, geo.ranks);
+  const auto positions = static_cast<std::uint64_t>(geo.top_k) * sizeof(std::int64_t);
+  relay.sources = most.sources;
+  relay.tokens = geo.max_tokens > geo.counted_tokens ? geo.max_tokens : geo.counted_tokens;
+  relay.head_bytes =
+      sizeof(message_header) +
+      (static_cast<std::uint64_t>(most.node_size) * sizeof(std::int64_t) + 15) / 16 * 16;
+  relay.slot_bytes = (geo.slot_bytes + positions + 15) / 16 * 16;
+  for (const auto& [count, header, bytes] :
+       {std::tuple{&relay.rows_per_message, relay.head_bytes, relay.slot_bytes},
+        std::tuple{&relay.counted_per_message, std::uint64_t{0}, relay.slot_bytes}}) {
+    auto fit = units_per_message(caps, header, bytes);
+    if (!fit) return fit.error();
+    *count = *fit;
+  }
+  if (geo.counted_tokens == 0) return {};
+  auto fit = units_per_message(caps, relay.head_bytes, counts_body(geo).value());
+  if (!fit) return fit.error();
+  return {};
+}
+
 /// Slot, zone and window offsets.
 [[nodiscard]] inline result<void> plan_window(const group_shape& shape, group_plan& plan) {
   geometry& geo = plan.geo;
@@ -278,7 +273,8 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
       (geo.counted_tokens == 0 ? slotted_zone
                                : larger(slotted_zone, checked_size(geo.counts_bytes())))
           .up(64);
-  const bool direct = geo.message == message_shape::direct;
+  const bool relays = geo.message == message_shape::per_node;
+  const bool direct = geo.message == message_shape::direct || relays;
   const bool rows = geo.message == message_shape::per_row;
   const checked_size messages = geo.message == message_shape::per_peer ? zone * ranks
                                 : geo.counted_tokens == 0
@@ -306,9 +302,24 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
   geo.staging = take(staging.up(128) * 2);
   geo.staged_rows = take(direct ? none : (rows ? counted : sent) * geo.row_bytes);
   geo.staged_sides = take(direct ? none : sent * geo.side_bytes);
-  geo.returns = take(direct ? none : receivable_rows(geo) * geo.return_bytes);
+  geo.returns = take(direct && !relays ? none : receivable_rows(geo) * geo.return_bytes);
   geo.ready = take(checked_size(sizeof(message_header)) * ranks * 2);
   geo.stop = take(checked_size(sizeof(message_header)) * ranks);
+  if (relays) {
+    relay_layout& relay = geo.relay;
+    const checked_size sources(static_cast<std::uint64_t>(relay.sources));
+    const checked_size each = sources * static_cast<std::uint64_t>(relay.tokens);
+    const auto nodes = static_cast<std::uint64_t>(relay.table.nodes);
+    const auto away = static_cast<std::uint64_t>(geo.top_k) < nodes ? geo.top_k : nodes - 1;
+    const checked_size body = larger(tokens * relay.slot_bytes, counts_body(geo));
+    const checked_size message = (checked_size(relay.head_bytes) + body).up(64);
+    relay.zone_bytes = message.value();
+    relay.zones = take(message * sources * 2);
+    relay.staging = take(message * nodes * 2);
+    relay.rows = take(geo.counted_tokens == 0 ? none : each * relay.slot_bytes);
+    relay.staged_rows = take(counted * away * relay.slot_bytes);
+    relay.returns = take(each * geo.return_bytes);
+  }
   geo.lane_bytes = at.value() - lane_start;
   const checked_size all = checked_size(lane_start) +
                            checked_size(geo.lane_bytes) * static_cast<std::uint64_t>(shape.lanes);
@@ -321,7 +332,7 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
 
 /// Workspace of one lane, in order: state, bases and dues, count matrices.
 struct lane_workspace {
-  std::uint64_t base, rows_due, returns_due, counted_due, counts, starts, totals, bytes;
+  std::uint64_t base, rows_due, returns_due, counted_due, relay_due, counts, starts, totals, bytes;
 };
 
 [[nodiscard]] inline lane_workspace lane_workspace_of(const geometry& geo, std::int64_t width,
@@ -336,10 +347,11 @@ struct lane_workspace {
                                static_cast<std::uint64_t>(width) * sizeof(std::int64_t);
   (void)take(sizeof(lane_state));
   lane_workspace w{};
-  w.base = take(geometry::lane_signals(geo.sources) * sizeof(std::uint64_t));
+  w.base = take(geo.lane_signals() * sizeof(std::uint64_t));
   w.rows_due = take(2 * geo.sources * sizeof(std::uint64_t));
   w.returns_due = take(geo.sources * sizeof(std::uint64_t));
   w.counted_due = take(geo.sources * sizeof(std::uint64_t));
+  w.relay_due = take(2 * geo.sources * sizeof(std::uint64_t));
   w.counts = take(matrix);
   w.starts = take(matrix);
   w.totals = take(static_cast<std::uint64_t>(width) * sizeof(std::int64_t));
@@ -347,17 +359,40 @@ struct lane_workspace {
   return w;
 }
 
-/// Bytes of the placement table, which stands before the lanes in the workspace.
+/// Bytes of the placement table, which begins the workspace.
 [[nodiscard]] inline std::uint64_t placement_bytes(const group_plan& plan) {
   return (plan.placement.size() * sizeof(expert_place) + 127) / 128 * 128;
 }
 
+/// Bytes of the tables that stand before the lanes: placement, and nodes where there are relays.
+[[nodiscard]] inline std::uint64_t table_bytes(const group_plan& plan) {
+  if (plan.geo.message != message_shape::per_node) return placement_bytes(plan);
+  return placement_bytes(plan) +
+         (plan.nodes.words().size() * sizeof(std::int32_t) + 127) / 128 * 128;
+}
+
+/// Bytes of a handle that relays add.
+[[nodiscard]] inline checked_size relay_handle_bytes(const geometry& geo, checked_size tokens) {
+  if (geo.message != message_shape::per_node) return 0;
+  const auto sources = static_cast<std::uint64_t>(geo.relay.sources);
+  return static_cast<std::uint64_t>(handle_parts::relay_words(geo)) * 8 +
+         tokens * (sources + 1) * static_cast<std::uint64_t>(geo.top_k) * sizeof(route_entry);
+}
+
 /// Everything about a group but its rank, its memory and its first signal.
+///
+/// @param nodes  of each rank; empty: eight ranks a node
 [[nodiscard]] inline result<group_plan> make_plan(const capabilities& caps,
                                                   const group_shape& shape, std::int32_t ranks,
-                                                  std::uint32_t workers) {
+                                                  std::uint32_t workers,
+                                                  std::span<const std::int32_t> nodes = {}) {
   if (auto checked = check_shape(shape, ranks); !checked) return checked.error();
+  if (!nodes.empty() && nodes.size() != static_cast<std::size_t>(ranks)) {
+    return refuse_shape(errc::invalid_argument, "nodes of " + std::to_string(nodes.size()) +
+                                                    " ranks, there are " + std::to_string(ranks));
+  }
   group_plan plan;
+  plan.nodes = node_words(nodes, ranks);
   geometry& geo = plan.geo;
   const row_format row =
       shape.row.row_bytes != 0 ? shape.row : quantised_rows(shape.hidden, shape.quantise);
@@ -404,6 +439,9 @@ struct lane_workspace {
   geo.value_bytes = static_cast<std::uint64_t>(shape.hidden) * bytes_of(shape.values);
   geo.checks = shape.checks;
   if (auto chosen = choose_message(caps, shape.message, plan); !chosen) return chosen.error();
+  if (geo.message == message_shape::per_node) {
+    if (auto planned = plan_relays(caps, plan); !planned) return planned.error();
+  }
   const bool packed = geo.message == message_shape::per_peer;
   for (const auto& [count, header, bytes] :
        {std::tuple{&geo.rows_per_message, packed ? sizeof(message_header) : 0, geo.slot_bytes},
@@ -422,9 +460,9 @@ struct lane_workspace {
   if (auto planned = plan_signals(caps, shape, plan); !planned) return planned.error();
   if (auto planned = plan_window(shape, plan); !planned) return planned.error();
   geo.config = hash_config(plan, shape.lanes);
-  plan.width = ranks + shape.experts;
+  plan.width = ranks + shape.experts + geo.relay.table.nodes;
   plan.sizes.workspace_bytes =
-      placement_bytes(plan) +
+      table_bytes(plan) +
       lane_workspace_of(geo, plan.width, workers).bytes * static_cast<std::uint64_t>(shape.lanes);
   const auto choices = static_cast<std::uint64_t>(shape.top_k);
   const checked_size tokens = larger(static_cast<std::uint64_t>(shape.max_tokens),
@@ -432,7 +470,8 @@ struct lane_workspace {
   const checked_size handle =
       checked_size(handle_header_bytes) +
       checked_size(static_cast<std::uint64_t>(ranks)) * (handle_parts::arrays * 8) +
-      tokens * choices * sizeof(route_entry) + receivable_rows(geo) * choices * sizeof(place_entry);
+      tokens * choices * sizeof(route_entry) +
+      receivable_rows(geo) * choices * sizeof(place_entry) + relay_handle_bytes(geo, tokens);
   if (!handle.fits()) {
     return refuse_shape(errc::invalid_argument,
                         "a handle of this shape needs more than 2^64 bytes");

@@ -39,12 +39,13 @@ class loopback {
   using executor_type = host_executor;
   static constexpr capabilities caps = Profile::caps;
 
-  loopback(loopback_detail::engine& world, int rank)
-      : world_(world), rank_(rank), executor_(world.options().workers, hooks()) {}
+  /// @param inner  the wire inside the node, in a world that has two
+  loopback(loopback_detail::engine& world, int rank, bool inner = false)
+      : world_(world), rank_(rank), inner_(inner), executor_(world.options().workers, hooks()) {}
   loopback(const loopback&) = delete;
   loopback& operator=(const loopback&) = delete;
 
-  [[nodiscard]] view_type view() const noexcept { return {world_, rank_}; }
+  [[nodiscard]] view_type view() const noexcept { return {world_, rank_, inner_}; }
   [[nodiscard]] executor_type& executor() noexcept { return executor_; }
   [[nodiscard]] std::span<std::byte> window() const noexcept {
     const loopback_detail::window& memory = world_.state(rank_).memory;
@@ -85,6 +86,7 @@ class loopback {
 
   loopback_detail::engine& world_;
   int rank_;
+  bool inner_;
   executor_type executor_;
 };
 

@@ -22,7 +22,9 @@ class loopback_view {
  public:
   static constexpr capabilities caps = Profile::caps;
 
-  loopback_view(loopback_detail::engine& world, int rank) noexcept : world_(&world), rank_(rank) {}
+  /// @param inner  the wire inside the node, in a world that has two
+  loopback_view(loopback_detail::engine& world, int rank, bool inner = false) noexcept
+      : world_(&world), rank_(rank), inner_(inner) {}
 
   [[nodiscard]] std::int32_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::int32_t size() const noexcept { return world_->options().ranks; }
@@ -34,29 +36,39 @@ class loopback_view {
   /// Counts `bytes` as traffic, in statistics and in modelled time, unless `peer` is the caller.
   [[nodiscard]] std::byte* peer_pointer(std::int32_t peer, std::uint64_t offset,
                                         std::uint64_t bytes) const {
-    return world_->peer_pointer(rank_, peer, offset, bytes);
+    return world_->peer_pointer(rank_, peer, offset, bytes, inner_);
   }
 
   template <ThreadGroup Group>
   op_status put(const Group&, std::uint32_t channel, const put_request& request,
                 std::uint64_t deadline_ns) const {
-    return world_->put(rank_, channel, request, deadline_ns);
+    put_request counted = request;
+    if (request.signal != no_signal) counted.signal = word(request.signal);
+    return world_->put(rank_, channel, counted, deadline_ns, inner_);
   }
 
   template <ThreadGroup Group>
   op_status signal(const Group&, std::uint32_t channel, std::int32_t peer, std::uint32_t signal,
                    std::uint64_t deadline_ns) const {
-    return world_->put(rank_, channel, {.peer = peer, .signal = signal}, deadline_ns);
+    return world_->put(rank_, channel, {.peer = peer, .signal = word(signal)}, deadline_ns, inner_);
   }
 
   [[nodiscard]] std::uint64_t read_signal(std::uint32_t signal) const {
-    return world_->read_signal(rank_, signal);
+    return world_->read_signal(rank_, word(signal));
   }
 
   template <ThreadGroup Group>
   op_status wait_signal(const Group&, std::uint32_t signal, std::uint64_t at_least,
                         std::uint64_t deadline_ns) const {
-    return world_->wait_signal(rank_, signal, at_least, deadline_ns);
+    return world_->wait_signal(rank_, word(signal), at_least, deadline_ns);
+  }
+
+  /// Waits for the sum of the word and that of the same index on the world's other wire: two waits
+  /// by turns could not say when it happened.
+  template <ThreadGroup Group, class Other>
+  op_status wait_sum(const Group&, const loopback_view<Other>& other, std::uint32_t signal,
+                     std::uint64_t at_least, std::uint64_t deadline_ns) const {
+    return world_->wait_sum(rank_, word(signal), other.word(signal), at_least, deadline_ns);
   }
 
   /// Never waits: the simulator copies the sources, or lands them.
@@ -70,8 +82,18 @@ class loopback_view {
   void submit(const Group&, std::uint32_t) const noexcept {}
 
  private:
+  template <class Other>
+  friend class loopback_view;
+
+  /// Words of the inner wire lie behind those of the other one. Out of range stays out of range.
+  [[nodiscard]] std::uint32_t word(std::uint32_t signal) const noexcept {
+    const std::uint32_t words = world_->options().signals;
+    return inner_ || signal >= words ? words + signal : signal;
+  }
+
   loopback_detail::engine* world_;
   int rank_;
+  bool inner_;
 };
 
 }  // namespace eptransport

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ep_bench/libfabric.hpp"
+#include "ep_bench/nodes.hpp"
 #include "support/routing.hpp"
 
 namespace eptransport::bench {
@@ -28,7 +29,8 @@ constexpr named<output_layout> layouts[] = {{"rank_major", output_layout::rank_m
 constexpr named<message_shape> shapes[] = {{"auto", message_shape::automatic},
                                            {"per_row", message_shape::per_row},
                                            {"per_peer", message_shape::per_peer},
-                                           {"direct", message_shape::direct}};
+                                           {"direct", message_shape::direct},
+                                           {"per_node", message_shape::per_node}};
 constexpr named<dispatch_mode> modes[] = {{"slotted", dispatch_mode::slotted},
                                           {"counted", dispatch_mode::counted}};
 constexpr named<nic_place> nics[] = {{"thread", nic_place::thread}, {"block", nic_place::block}};
@@ -111,12 +113,14 @@ std::string choose_wires(const std::string& text, std::vector<std::string>& to) 
   }
 #endif
   const std::vector<std::string>& gdaki = support::gdaki_wires();
+  const std::vector<std::string>& hybrids = support::hybrid_wires();
   if (std::find(known.begin(), known.end(), text) == known.end() &&
       std::find(proxied.begin(), proxied.end(), text) == proxied.end() &&
-      std::find(gdaki.begin(), gdaki.end(), text) == gdaki.end() && text != real_wire) {
+      std::find(gdaki.begin(), gdaki.end(), text) == gdaki.end() &&
+      std::find(hybrids.begin(), hybrids.end(), text) == hybrids.end() && text != real_wire) {
     return "expected all (simulated ones) or one of " + with_commas(known) + ", " +
-           with_commas(proxied) + ", " + with_commas(gdaki) + ", " + real_wire +
-           ", or libfabric:PROVIDER where libfabric was found";
+           with_commas(proxied) + ", " + with_commas(gdaki) + ", " + with_commas(hybrids) + ", " +
+           real_wire + ", or libfabric:PROVIDER where libfabric was found";
   }
   to = {text};
   return {};
@@ -147,11 +151,18 @@ const std::vector<option>& table() {
   using text = const std::string&;
   static const std::vector<option> all = {
       {"--wire", "NAME|all",
-       "a simulated wire, one behind proxy engines, one that kernels post to themselves over "
-       "emulated NICs (gdaki:..), peer-memory: rank r on GPU r, or libfabric:PROVIDER",
+       "a simulated wire, one behind proxy engines, hybrid:INSIDE+BETWEEN nodes, one that kernels "
+       "post to themselves over emulated NICs (gdaki:..), peer-memory: rank r on GPU r, or "
+       "libfabric:PROVIDER",
        [](options& o, text t) { return choose_wires(t, o.wires); }},
       {"--ranks", "R", "ranks",
-       [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
+       [](options& o, text t) {
+         o.ranks_given = true;
+         return number<int>(t, 1, 4096, o.config.ranks);
+       }},
+      {"--nodes", "N|S0,S1,..",
+       "simulated wires: how many nodes, or the ranks of each; else 8 each",
+       [](options& o, text t) { return parse_nodes(t, o.node_sizes); }},
       {"--gpus", "G", "peer-memory: the same as --ranks",
        [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
       {"--sms", "S", "cuda: multiprocessors of each rank's kernels; 0: the default",
@@ -172,7 +183,8 @@ const std::vector<option>& table() {
        }},
       {"--layout", "rank_major|expert_major|padded|in_place", "how received rows lie",
        [](options& o, text t) { return choose(layouts, t, o.config.layout); }},
-      {"--shape", "auto|per_row|per_peer|direct", "how rows travel",
+      {"--shape", "auto|per_row|per_peer|direct|per_node",
+       "how rows travel; per_node: hybrid wires",
        [](options& o, text t) { return choose(shapes, t, o.config.message); }},
       {"--mode", "slotted|counted",
        "how a row finds its place; left out: slotted up to 512 tokens, counted beyond",
@@ -309,6 +321,7 @@ parsed complete(options asked) {
     return refuse("--exec cuda needs a build with CUDA (EPTRANSPORT_CUDA=ON); use cpu");
   }
 #endif
+  if (const std::string wrong = place_on_nodes(asked); !wrong.empty()) return refuse(wrong);
   const auto format = support::parse_format(asked.format, config.hidden);
   if (!format) return refuse("--format " + format.error().detail);
   config.row = format->row;
@@ -344,6 +357,9 @@ parsed complete(options asked) {
     config.schedule = run_mode::free;
   }
   if (proxied && config.schedule == run_mode::baton) config.proxy.drive = proxy_drive::baton;
+  if (asked.wires.front().starts_with("hybrid:") && asked.exec == execution::cuda) {
+    return refuse("--exec cuda drives no hybrid wire yet; use cpu");
+  }
   const std::int64_t most = *std::max_element(config.tokens.begin(), config.tokens.end());
   if (!asked.mode_given && most > most_decode_tokens) config.mode = dispatch_mode::counted;
   const bool counted = config.mode == dispatch_mode::counted;

@@ -131,6 +131,8 @@ object call_of(const measurement& row, call_kind call) {
   object out;
   out.add("messages_per_rank", r.messages)
       .add("bytes_per_rank", r.bytes)
+      .add("inter_messages_per_rank", r.inter_messages)
+      .add("inter_bytes_per_rank", r.inter_bytes)
       .add("issue_ns", r.issue_ns)
       .add("bytes_ns", r.bytes_ns)
       .add("binds", r.binds())

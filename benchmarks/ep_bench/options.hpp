@@ -23,6 +23,8 @@ struct options {
   bool returns_given = false;   ///< otherwise `returns` is as `values`
   bool mode_given = false;      ///< otherwise by the number of tokens
   bool schedule_given = false;  ///< otherwise baton for simulated wires, free for others
+  bool ranks_given = false;     ///< otherwise the sizes in `--nodes` may say how many
+  std::vector<int> node_sizes;  ///< of `--nodes`: how many, or the ranks of each; empty: eight each
   std::string proxied_option;   ///< one that was given and needs a proxied wire
   std::string gdaki_option;     ///< one that was given and needs a GPU-initiated wire
   nic_place nic = nic_place::thread;
@@ -40,10 +42,13 @@ struct measurement {
   std::string clock = "modelled";  ///< what the times are: "modelled", "measured" or "virtual"
 };
 
-/// What the wire's charges make of the busiest rank's messages and bytes, for one call.
+/// What the wire's charges make of the busiest rank's messages and bytes, for one call; with
+/// relays, of those between nodes.
 struct rooflines {
   double messages = 0;  ///< per rank, the mean
   double bytes = 0;
+  double inter_messages = 0;  ///< the part that left the node
+  double inter_bytes = 0;
   double issue_ns = 0;  ///< messages x issue_ns
   double bytes_ns = 0;  ///< bytes / rate, of the channel or of the node, whichever is slower
 

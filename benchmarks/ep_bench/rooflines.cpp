@@ -21,10 +21,17 @@ rooflines rooflines_of(const support::run_result& result, call_kind call) {
     const support::rank_report& report = result.ranks[rank];
     const support::traffic_sum& sum =
         call == call_kind::dispatch ? report.dispatch : report.combine;
-    const double messages = static_cast<double>(sum.messages) / calls;
-    const double bytes = static_cast<double>(sum.bytes) / calls;
-    out.messages += messages / ranks;
-    out.bytes += bytes / ranks;
+    const bool relays = result.message == message_shape::per_node;
+    const double inter_messages = static_cast<double>(sum.inter_messages) / calls;
+    const double inter_bytes = static_cast<double>(sum.inter_bytes) / calls;
+    const double all_messages = static_cast<double>(sum.messages) / calls;
+    const double all_bytes = static_cast<double>(sum.bytes) / calls;
+    out.messages += all_messages / ranks;
+    out.bytes += all_bytes / ranks;
+    out.inter_messages += inter_messages / ranks;
+    out.inter_bytes += inter_bytes / ranks;
+    const double messages = relays ? inter_messages : all_messages;
+    const double bytes = relays ? inter_bytes : all_bytes;
     most_messages = std::max(most_messages, messages);
     most_bytes = std::max(most_bytes, bytes);
     if (rank < result.nodes.size()) node_bytes[result.nodes[rank]] += bytes;

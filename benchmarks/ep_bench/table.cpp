@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "ep_bench/cli.hpp"
+#include "ep_bench/nodes.hpp"
 #include "ep_bench/report.hpp"
 
 namespace eptransport::bench {
@@ -127,7 +128,9 @@ std::string table_of(const options& asked, const std::vector<measurement>& rows)
     }
     text += "\n";
   }
-  for (const measurement& row : rows) text += bandwidths(row) + proxy_lines(asked, row);
+  for (const measurement& row : rows) {
+    text += node_lines(row) + bandwidths(row) + proxy_lines(asked, row);
+  }
   for (const measurement& row : rows) {
     if (row.result.verified || !row.result.error.empty()) continue;
     text += "\n" + row.wire + " is wrong:\n" + row.result.why();

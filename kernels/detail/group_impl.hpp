@@ -66,7 +66,9 @@ result<group<T>> group<T>::create(T& transport, const group_shape& shape,
                                   const group_memory& memory, std::uint64_t timeout_ns) {
   const view_type view = transport.view();
   const std::uint32_t workers = transport.executor().workers(0);
-  auto plan = detail::make_plan(T::caps, shape, view.size(), workers);
+  std::span<const std::int32_t> nodes;
+  if constexpr (requires { transport.nodes(); }) nodes = transport.nodes();
+  auto plan = detail::make_plan(T::caps, shape, view.size(), workers, nodes);
   if (!plan) return plan.error();
   if (auto checked = check_memory(transport, memory, plan->sizes); !checked) {
     return checked.error();
@@ -113,6 +115,14 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
                      plan_.placement.size() * sizeof(expert_place));
   if (!written) return written.error();
   geo.placement = reinterpret_cast<const expert_place*>(workspace_);
+  if (geo.message == message_shape::per_node) {
+    const std::vector<std::int32_t>& words = plan_.nodes.words();
+    std::byte* table = workspace_ + detail::placement_bytes(plan_);
+    const auto copied = executor.write(table, reinterpret_cast<const std::byte*>(words.data()),
+                                       words.size() * sizeof(std::int32_t));
+    if (!copied) return copied.error();
+    geo.relay.table = plan_.nodes.at(reinterpret_cast<const std::int32_t*>(table));
+  }
   region_ = memory.window_offset;
   geo.hello += memory.window_offset;
   geo.hello_signal = memory.first_signal;
@@ -124,18 +134,20 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
     for (std::uint64_t* offset :
          {&lane.geo.landing, &lane.geo.rows, &lane.geo.sides, &lane.geo.combine, &lane.geo.staging,
           &lane.geo.staged_rows, &lane.geo.staged_sides, &lane.geo.returns, &lane.geo.ready,
-          &lane.geo.stop}) {
+          &lane.geo.stop, &lane.geo.relay.zones, &lane.geo.relay.staging, &lane.geo.relay.rows,
+          &lane.geo.relay.staged_rows, &lane.geo.relay.returns}) {
       *offset += shift;
     }
-    lane.geo.first_signal = memory.first_signal + 1 +
-                            static_cast<std::uint32_t>(i) * geometry::lane_signals(geo.sources);
-    std::byte* start = workspace_ + detail::placement_bytes(plan_) + i * parts.bytes;
+    lane.geo.first_signal =
+        memory.first_signal + 1 + static_cast<std::uint32_t>(i) * geo.lane_signals();
+    std::byte* start = workspace_ + detail::table_bytes(plan_) + i * parts.bytes;
     lane.memory = {.state = reinterpret_cast<lane_state*>(start),
                    .report = reports_ + i,
                    .base = reinterpret_cast<std::uint64_t*>(start + parts.base),
                    .rows_due = reinterpret_cast<std::uint64_t*>(start + parts.rows_due),
                    .returns_due = reinterpret_cast<std::uint64_t*>(start + parts.returns_due),
                    .counted_due = reinterpret_cast<std::uint64_t*>(start + parts.counted_due),
+                   .relay_due = reinterpret_cast<std::uint64_t*>(start + parts.relay_due),
                    .counts = reinterpret_cast<std::int64_t*>(start + parts.counts),
                    .starts = reinterpret_cast<std::int64_t*>(start + parts.starts),
                    .totals = reinterpret_cast<std::int64_t*>(start + parts.totals),
@@ -161,7 +173,7 @@ message_header group<T>::hello() const {
           .culprit = geo.top_k,
           .limit = geo.row_bytes,
           .value = geo.scale_bytes,
-          .reserved = static_cast<std::uint64_t>(geo.experts)};
+          .node_rows = static_cast<std::uint64_t>(geo.experts)};
 }
 
 template <Transport T>
@@ -186,7 +198,7 @@ failure group<T>::explain_mismatch(const fault_record& fault) {
   differ("top_k", ours.culprit, theirs.culprit);
   differ("row_bytes", ours.limit, theirs.limit);
   differ("scale_bytes", ours.value, theirs.value);
-  differ("experts", ours.reserved, theirs.reserved);
+  differ("experts", ours.node_rows, theirs.node_rows);
   why.detail += "; give every rank the same group_shape";
   return why;
 }

@@ -30,7 +30,22 @@ class CommandLine(unittest.TestCase):
                        "--eager", "--memcpy-baseline", "--json", "--seed", "--routing"):
             self.assertIn(f"  {option}", output)
 
+    def test_hybrid_wires_split_what_leaves_the_node_from_what_stays(self):
+        status, output, error = run("--wire", "hybrid:nvlink+efa-proxy", "--nodes", "2,3",
+                                    "--shape", "per_node", "--tokens", "4", "--hidden", "64",
+                                    "--experts", "10", "--iterations", "2", "--json", "-")
+        self.assertEqual(status, 0, error)
+        row = json.loads(output)
+        self.assertTrue(row["verified"])
+        self.assertEqual(row["shape"], "per_node")
+        self.assertEqual(row["config"]["ranks"], 5)
+        self.assertEqual(row["dispatch"]["inter_messages_per_rank"], 1)
+        self.assertGreater(row["dispatch"]["messages_per_rank"], 1)
+
     def test_what_is_wrong_is_said_with_what_was_expected(self):
+        self.refused("--nodes have 16 ranks together", "--nodes", "3,5,8", "--ranks", "8")
+        self.refused("expected how many nodes", "--nodes", "0")
+        self.refused("needs a wire inside the node", "--wire", "efa-proxy", "--shape", "per_node")
         self.refused("no option '--rank'", "--rank", "8")
         self.refused("--ranks needs a value", "--ranks")
         self.refused("expected a whole number from 1 to 4096", "--ranks", "0")

@@ -97,7 +97,11 @@ void lane_run::run_stage() {
 
 std::string lane_run::verify_combine() {
   const std::vector<std::int64_t> kept = expect_kept(problem_, inputs_, rank_, room_);
-  const combine_spec how{.per_expert = per_expert(), .kept = kept, .bias = buffers_->bias()};
+  const combine_spec how{.per_expert = per_expert(),
+                         .kept = kept,
+                         .bias = buffers_->bias(),
+                         .nodes = nodes_,
+                         .rank = rank_};
   std::string wrong = buffers_->damage();
   if (wrong.empty()) {
     wrong = check_combine(problem_, rank_,
@@ -131,7 +135,68 @@ std::string lane_run::verify_untouched() const {
   return wrong.empty() ? check_landing(0) : wrong;
 }
 
+bool lane_run::relays_for(const geometry& geo, int source) const {
+  if (near(source)) return false;
+  const node_table& table = geo.relay.table;
+  return table.local[source] % table.size(table.node[rank_]) == table.local[rank_];
+}
+
+/// An exchange through relays, and the rows that go with it or after it.
+traffic_sum lane_run::relayed_exchange(const geometry& geo, bool rows) const {
+  traffic_sum sum;
+  const relay_layout& relay = geo.relay;
+  const bool counted = rows && buffers_->counted();
+  const std::uint64_t body =
+      counted && !buffers_->cached() ? geo.counts_bytes() - sizeof(message_header) : 0;
+  const std::vector<std::int64_t> to_node = expect_node_rows(problem_, own(), nodes_);
+  std::vector<bool> seen(static_cast<std::size_t>(relay.table.nodes));
+  for (int peer = 0; peer < problem_.ranks; ++peer) {
+    const auto at = static_cast<std::size_t>(peer);
+    if (peer != rank_ && near(peer)) ++sum.messages;  // the D message
+    if (relays_for(geo, peer)) {                      // those of a source, passed on
+      sum.messages += static_cast<std::uint64_t>(relay.table.size(relay.table.node[rank_])) - 1;
+    }
+    const auto node = static_cast<std::size_t>(relay.table.node[peer]);
+    if (near(peer) || seen[node]) continue;
+    seen[node] = true;
+    const std::int64_t many = rows ? to_node[at] : 0;
+    const std::int64_t rest = many - std::min(many, relay.rows_per_message);
+    sum.inter_messages +=
+        1 + static_cast<std::uint64_t>(counted ? geometry::pieces(many, relay.counted_per_message)
+                                               : geometry::pieces(rest, relay.rows_per_message));
+    sum.inter_bytes +=
+        relay.head_bytes + body + static_cast<std::uint64_t>(many) * relay.slot_bytes;
+  }
+  if (counted) {  // what was stored is released by a signal to each rank that got rows
+    for (int source = 0; source < problem_.ranks; ++source) {
+      if (source != rank_ && !relays_for(geo, source)) continue;
+      const std::vector<std::int64_t> kept = expect_kept(problem_, inputs_, source, room_);
+      for (int to = 0; to < problem_.ranks; ++to) {
+        if (to != rank_ && near(to) && kept[static_cast<std::size_t>(to)] > 0) ++sum.messages;
+      }
+    }
+  }
+  sum.messages += sum.inter_messages;
+  return sum;
+}
+
+traffic_sum lane_run::relayed_combine(const geometry& geo, bool alone) const {
+  traffic_sum sum = alone ? relayed_exchange(geo, false) : traffic_sum{};
+  for (int peer = 0; peer < problem_.ranks; ++peer) {
+    if (peer != rank_ && near(peer)) ++sum.messages;
+    if (!relays_for(geo, peer)) continue;
+    const auto rows = expect_node_rows(problem_, inputs_[static_cast<std::size_t>(peer)],
+                                       nodes_)[static_cast<std::size_t>(rank_)];
+    const auto messages = static_cast<std::uint64_t>(geo.return_messages(rows));
+    sum.messages += messages;
+    sum.inter_messages += messages;
+    sum.inter_bytes += static_cast<std::uint64_t>(rows) * geo.return_bytes;
+  }
+  return sum;
+}
+
 traffic_sum lane_run::dispatch_traffic(const geometry& geo) const {
+  if (!nodes_.empty()) return relayed_exchange(geo, true);
   traffic_sum sum;
   const std::vector<std::int64_t> kept = expect_kept(problem_, inputs_, rank_, room_);
   for (int peer = 0; peer < problem_.ranks; ++peer) {
@@ -156,6 +221,7 @@ traffic_sum lane_run::dispatch_traffic(const geometry& geo) const {
 }
 
 traffic_sum lane_run::combine_traffic(const geometry& geo, bool alone) const {
+  if (!nodes_.empty()) return relayed_combine(geo, alone);
   traffic_sum sum;
   const bool pull = buffers_->pulls();
   const std::vector<std::int64_t> mine = expect_kept(problem_, inputs_, rank_, room_);

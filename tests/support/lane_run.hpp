@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/lane_buffers.hpp"
@@ -36,6 +37,9 @@ class lane_run {
   /// Before the first iteration. `scale_offset`: where in-place scales lie, from their rows.
   void place(std::uint64_t handle_bytes, std::uint64_t scale_offset, const lane_window& window,
              memory_twins* twins);
+
+  /// Rows for other nodes go through relays; node of each rank.
+  void use_relays(std::vector<int> nodes) { nodes_ = std::move(nodes); }
 
   /// Draws the inputs of all ranks, and poisons what this call may write.
   void prepare(int iteration);
@@ -77,6 +81,12 @@ class lane_run {
 
  private:
   void expect();
+  [[nodiscard]] bool near(int peer) const {
+    return nodes_[static_cast<std::size_t>(peer)] == nodes_[static_cast<std::size_t>(rank_)];
+  }
+  [[nodiscard]] bool relays_for(const geometry& geo, int source) const;
+  [[nodiscard]] traffic_sum relayed_exchange(const geometry& geo, bool rows) const;
+  [[nodiscard]] traffic_sum relayed_combine(const geometry& geo, bool alone) const;
   [[nodiscard]] bool per_expert() const {
     return config_.layout == output_layout::expert_major || config_.layout == output_layout::padded;
   }
@@ -96,7 +106,8 @@ class lane_run {
   expected_dispatch expected_;
   std::vector<std::int64_t> room_;  // of each rank, in a counted call; else empty
   std::uint64_t bad_indices_ = 0;
-  bool offered_ = false;  // peers may pull this iteration's y
+  std::vector<int> nodes_;  // not empty: relays
+  bool offered_ = false;    // peers may pull this iteration's y
 };
 
 }  // namespace eptransport::support

@@ -4,6 +4,7 @@
 #include "support/oracle.hpp"
 
 #include <algorithm>
+#include <map>
 
 namespace eptransport::support {
 namespace {
@@ -182,6 +183,23 @@ std::vector<std::int64_t> expect_sent(const problem& p, const rank_input& own) {
   return sent;
 }
 
+std::vector<std::int64_t> expect_node_rows(const problem& p, const rank_input& own,
+                                           std::span<const int> nodes) {
+  const placement_table table(p);
+  std::map<int, std::int64_t> rows;
+  for (std::int64_t token = 0; token < own.tokens; ++token) {
+    std::map<int, bool> reached;
+    for (int rank = 0; rank < p.ranks; ++rank) {
+      if (goes_to(p, table, own, token, rank))
+        reached[nodes[static_cast<std::size_t>(rank)]] = true;
+    }
+    for (const auto& [node, yes] : reached) rows[node] += yes ? 1 : 0;
+  }
+  std::vector<std::int64_t> out;
+  for (const int node : nodes) out.push_back(rows[node]);
+  return out;
+}
+
 std::vector<std::int64_t> expect_totals(const problem& p, std::span<const rank_input> inputs) {
   std::vector<std::int64_t> totals(static_cast<std::size_t>(p.ranks), 0);
   for (const rank_input& in : inputs) {
@@ -209,6 +227,35 @@ std::uint64_t count_bad_indices(const problem& p, const rank_input& own) {
                     [&](std::int64_t expert) { return expert < -1 || expert >= p.experts; }));
 }
 
+namespace {
+
+/// True if a relay adds up what `rank` returns.
+bool relayed(const combine_spec& how, int rank) {
+  if (how.nodes.empty()) return false;
+  return how.nodes[static_cast<std::size_t>(rank)] != how.nodes[static_cast<std::size_t>(how.rank)];
+}
+
+/// Who hands the row of `rank` to the source.
+int returning_rank(const combine_spec& how, int rank) {
+  if (!relayed(how, rank)) return rank;
+  const auto members = [&how](int of) {
+    std::vector<int> list;
+    for (std::size_t r = 0; r < how.nodes.size(); ++r) {
+      if (how.nodes[r] == how.nodes[static_cast<std::size_t>(of)]) {
+        list.push_back(static_cast<int>(r));
+      }
+    }
+    return list;
+  };
+  const std::vector<int> ours = members(how.rank);
+  const std::vector<int> theirs = members(rank);
+  const auto index =
+      static_cast<std::size_t>(std::find(ours.begin(), ours.end(), how.rank) - ours.begin());
+  return theirs[index % theirs.size()];
+}
+
+}  // namespace
+
 std::vector<std::byte> expect_combine(const problem& p, const rank_input& own, weighting weights,
                                       const expert_function& expert, const combine_spec& how) {
   const placement_table table(p);
@@ -221,6 +268,8 @@ std::vector<std::byte> expect_combine(const problem& p, const rank_input& own, w
     const row_view row{own.x.data() + static_cast<std::uint64_t>(token) * p.row_bytes,
                        own.scales.data() + static_cast<std::uint64_t>(token) * p.scale_bytes};
     std::vector<float> total(hidden, 0.0F);
+    // By the rank that returns them: rows, or sums of a node's rows.
+    std::map<int, std::vector<float>> returned;
     for (int rank = 0; rank < p.ranks; ++rank) {
       const auto to = static_cast<std::size_t>(rank);
       if (!goes_to(p, table, own, token, rank)) continue;
@@ -233,8 +282,16 @@ std::vector<std::byte> expect_combine(const problem& p, const rank_input& own, w
         expert(row, static_cast<int>(own.index[at]), y.data());
         for (std::size_t c = 0; c < hidden; ++c) part[c] = plus(part[c], times(weight, y[c]));
       }
+      const int by = returning_rank(how, rank);
+      std::vector<float>& sum = returned.try_emplace(by, hidden, 0.0F).first->second;
       for (std::size_t c = 0; c < hidden; ++c) {
-        total[c] = plus(total[c], reference_round(part_type, part[c]));
+        const float rounded = reference_round(part_type, part[c]);
+        sum[c] = relayed(how, rank) ? plus(sum[c], reference_round(p.returns, rounded)) : rounded;
+      }
+    }
+    for (const auto& [by, sum] : returned) {
+      for (std::size_t c = 0; c < hidden; ++c) {
+        total[c] = plus(total[c], relayed(how, by) ? reference_round(p.returns, sum[c]) : sum[c]);
       }
     }
     for (std::size_t c = 0; c < hidden; ++c) {

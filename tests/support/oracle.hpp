@@ -108,6 +108,10 @@ struct expected_dispatch {
 /// Rows that `rank` sends to each rank: one per (token, rank).
 [[nodiscard]] std::vector<std::int64_t> expect_sent(const problem& p, const rank_input& own);
 
+/// For each rank, the tokens that go to its node: one row each where relays pass them on.
+[[nodiscard]] std::vector<std::int64_t> expect_node_rows(const problem& p, const rank_input& own,
+                                                         std::span<const int> nodes);
+
 /// Rows that all ranks together send to each rank.
 [[nodiscard]] std::vector<std::int64_t> expect_totals(const problem& p,
                                                       std::span<const rank_input> inputs);
@@ -127,13 +131,19 @@ struct combine_spec {
   bool per_expert = true;
   std::span<const std::int64_t> kept{};  ///< `expect_kept` of the source; empty: all
   std::span<const std::byte> bias{};     ///< [T, hidden] `values`, or empty
+  /// Node of each rank, where relays add up what another node returns; empty: no relays.
+  std::span<const int> nodes{};
+  int rank = 0;  ///< with nodes: the source
 };
 
 /// What combine returns to a rank, [T, hidden] `values`.
 ///
 /// Per (token, rank): fp32 sum from +0 over that rank's choices, in choice order, of weight * y,
 /// product and sum each rounded to fp32; rounded once. Per token: fp32 sum from +0 of those rows in
-/// ascending rank order, then of the bias, rounded once. Duplicate experts count twice.
+/// ascending rank order, then of the bias, rounded once. Duplicate experts count twice. With relays
+/// the rows of another node are first summed in ascending rank order, in fp32 from +0, rounded once
+/// to the type of rows on the wire; the sum counts as the row of the rank there whose index among
+/// its node's ranks is the source's, modulo their number.
 ///
 /// @param weights  none: every weight is 1
 [[nodiscard]] std::vector<std::byte> expect_combine(const problem& p, const rank_input& own,

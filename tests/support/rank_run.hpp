@@ -125,6 +125,11 @@ class rank_run {
     group_ = std::make_unique<group_type>(std::move(*made));
     verdict_.message = group_->message();
     verdict_.reason = group_->reason();
+    if (group_->message() == message_shape::per_node) {
+      std::vector<int> nodes;
+      for (int r = 0; r < config_.ranks; ++r) nodes.push_back(transport_.view().node(r));
+      for (lane_run& lane : lanes_) lane.use_relays(nodes);
+    }
     std::uint64_t extra = extra_start(config_, group_->needs());
     std::byte* const kernels = transport_.window().data();
     for (int lane = 0; lane < config_.lanes; ++lane) {
@@ -322,6 +327,8 @@ class rank_run {
     time += static_cast<double>(after.ns - before.ns);
     sum.messages += after.sent.messages - before.sent.messages;
     sum.bytes += after.sent.bytes - before.sent.bytes;
+    sum.inter_messages += after.sent.inter_messages - before.sent.inter_messages;
+    sum.inter_bytes += after.sent.inter_bytes - before.sent.inter_bytes;
     if (done) predict(lane, what);
     ended(lane, name, done);
   }
@@ -337,6 +344,8 @@ class rank_run {
     traffic_sum& sum = dispatch ? dispatch_sends_ : combine_sends_;
     sum.messages += more.messages;
     sum.bytes += more.bytes;
+    sum.inter_messages += more.inter_messages;
+    sum.inter_bytes += more.inter_bytes;
   }
 
   /// Rows that are stored or read through pointers are bytes of no message.
@@ -347,6 +356,13 @@ class rank_run {
       if (!ok() || verdict_.found()) return;
       count((name + std::string(" messages")).c_str(), sent.messages, due.messages, 0);
       if (group_->message() == message_shape::direct) return;
+      if (group_->message() == message_shape::per_node) {
+        count((name + std::string(" messages between nodes")).c_str(), sent.inter_messages,
+              due.inter_messages, 0);
+        count((name + std::string(" bytes between nodes")).c_str(), sent.inter_bytes,
+              due.inter_bytes, 0);
+        return;
+      }
       if (config_.transfer == combine_transfer::pull) return;
       count((name + std::string(" bytes")).c_str(), sent.bytes, due.bytes, 0);
     };

@@ -3,6 +3,8 @@
 /// @brief What a run needs that does not depend on the wire's type.
 #include "support/runner.hpp"
 
+#include <eptransport/core/wire_costs.hpp>
+
 #include <algorithm>
 #include <cstdlib>
 #include <span>
@@ -33,7 +35,19 @@ constexpr wire_entry gpu_initiated[] = {
     {"gdaki:efa", run_gdaki_efa},
     {"gdaki:mlx5", run_gdaki_mlx5},
 };
-constexpr wire_entry for_tests_only{"tight", run_tight};
+constexpr wire_entry for_tests_only[] = {{"tight", run_tight}, {"hybrid:tight", run_hybrid_tight}};
+
+/// Pairs of wires run one instance of the kernels: what the outer wire charges is a number.
+struct hybrid_entry {
+  const char* name;
+  wire_charge outer;
+};
+constexpr hybrid_entry hybrids[] = {
+    {"hybrid:nvlink+nvlink", wires::nvlink.charge()},
+    {"hybrid:nvlink+ib-gpu", wires::ib_gpu.charge()},
+    {"hybrid:nvlink+efa-gpu", wires::efa_gpu.charge()},
+    {"hybrid:nvlink+efa-proxy", wires::efa_proxy.charge()},
+};
 
 std::vector<std::string> names_of(std::span<const wire_entry> entries) {
   std::vector<std::string> all;
@@ -100,6 +114,15 @@ const std::vector<std::string>& wires() {
   return names;
 }
 
+const std::vector<std::string>& hybrid_wires() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const hybrid_entry& wire : hybrids) all.emplace_back(wire.name);
+    return all;
+  }();
+  return names;
+}
+
 const std::vector<std::string>& proxied_wires() {
   static const std::vector<std::string> names = names_of(proxied);
   return names;
@@ -142,10 +165,19 @@ run_result run(const run_config& config) {
   for (const wire_entry& wire : gpu_initiated) {
     if (config.wire == wire.name) return wire.run(config, *routes);
   }
-  if (config.wire == for_tests_only.name) return for_tests_only.run(config, *routes);
+  for (const wire_entry& wire : for_tests_only) {
+    if (config.wire == wire.name) return wire.run(config, *routes);
+  }
+  for (const hybrid_entry& wire : hybrids) {
+    if (config.wire != wire.name) continue;
+    run_config charged = config;
+    if (!charged.charge) charged.charge = wire.outer;
+    return run_hybrid(charged, *routes);
+  }
   std::string known;
   for (const std::string& name : wires()) known += (known.empty() ? "" : ", ") + name;
   for (const std::string& name : proxied_wires()) known += ", " + name;
+  for (const std::string& name : hybrid_wires()) known += ", " + name;
   for (const std::string& name : gdaki_wires()) known += ", " + name;
   return refuse("no wire '" + config.wire + "', there are " + known);
 }

@@ -68,8 +68,8 @@ struct gdaki_config {
 
 /// One run.
 struct run_config {
-  /// A name in `wires()`, `proxied_wires()` or `gdaki_wires()`, or "tight": short messages, few
-  /// words.
+  /// A name in `wires()`, `proxied_wires()`, `hybrid_wires()` or `gdaki_wires()`; "tight",
+  /// "hybrid:tight": short messages, few words.
   std::string wire = "efa-proxy";
   int ranks = 2;
   std::vector<std::int64_t> tokens{4};  ///< of each rank; one entry: of all
@@ -152,6 +152,8 @@ struct run_config {
 struct traffic_sum {
   std::uint64_t messages = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t inter_messages = 0;  ///< the part that left the node
+  std::uint64_t inter_bytes = 0;
 };
 
 /// How one rank fared.
@@ -211,6 +213,9 @@ struct run_result {
 [[nodiscard]] const std::vector<std::string>& wires();
 /// Names of the wires behind proxy engines, all ranks in one process.
 [[nodiscard]] const std::vector<std::string>& proxied_wires();
+/// Names of pairs of simulated wires: nvlink inside the nodes, another between them. The kernels
+/// see what efa-proxy promises; what the outer wire charges is that of its name.
+[[nodiscard]] const std::vector<std::string>& hybrid_wires();
 
 /// Names of the wires that kernels post to themselves, over emulated NICs, in one process.
 [[nodiscard]] const std::vector<std::string>& gdaki_wires();

@@ -45,7 +45,12 @@ class host_rig {
   void push(std::span<const std::byte>) {}
   [[nodiscard]] rank_meter meter() {
     const int rank = own_.view().rank();
-    return {own_.view().now_ns(), {world_.messages(rank), world_.bytes(rank)}};
+    rank_meter now{own_.view().now_ns(), {world_.messages(rank), world_.bytes(rank)}};
+    if constexpr (requires { world_.traffic(rank).inter_bytes; }) {
+      now.sent.inter_messages = world_.traffic(rank).inter_messages;
+      now.sent.inter_bytes = world_.traffic(rank).inter_bytes;
+    }
+    return now;
   }
   void made(const geometry&, lane_run&, call_part) {}
   [[nodiscard]] auto stream(int) { return typename transport::executor_type::stream_type{}; }
@@ -75,7 +80,9 @@ run_result run_in(const run_config& config, const router& routes) {
     return out;
   };
   const problem p = problem_of(config);
-  const auto sizes = group<transport>::sizes(shape_of(config, p), config.ranks, config.workers);
+  std::vector<std::int32_t> nodes(config.nodes.begin(), config.nodes.end());
+  const auto sizes =
+      group<transport>::sizes(shape_of(config, p), config.ranks, config.workers, nodes);
   if (!sizes) return refuse(sizes.error());
   auto made = world::create(Setting::options_of(config, window_bytes_of(config, *sizes),
                                                 config.first_signal + sizes->signals));

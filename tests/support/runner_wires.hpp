@@ -38,6 +38,8 @@ run_result run_proxy_memory(const run_config& config, const router& routes);
 run_result run_proxy_srd(const run_config& config, const router& routes);
 run_result run_gdaki_efa(const run_config& config, const router& routes);
 run_result run_gdaki_mlx5(const run_config& config, const router& routes);
+run_result run_hybrid(const run_config& config, const router& routes);
+run_result run_hybrid_tight(const run_config& config, const router& routes);
 run_result run_tight(const run_config& config, const router& routes);
 
 }  // namespace eptransport::support

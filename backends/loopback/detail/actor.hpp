@@ -34,6 +34,7 @@ struct actor {
   state_type state = state_type::ready;
   blocked_on why = blocked_on::nothing;
   const std::uint64_t* word = nullptr;
+  const std::uint64_t* also = nullptr;  ///< a second word that is added to the first, or null
   std::uint64_t at_least = 0;
   std::uint32_t channel = 0;
   std::uint64_t deadline_ns = no_deadline;

@@ -28,6 +28,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -37,12 +38,25 @@ namespace eptransport::loopback_detail {
 
 /// All that belongs to one rank.
 struct rank_state {
-  explicit rank_state(const loopback_options& options)
+  rank_state(const loopback_options& options, std::uint32_t all_words)
       : memory(options.window_bytes),
-        words(options.signals, options.counter_start),
+        words(first_values(options, all_words)),
         last_read(words),
-        arrived(options.signals),
-        looked(options.signals) {}
+        arrived(all_words),
+        looked(all_words) {}
+
+  /// The words of the wire inside the node lie behind the others. Both halves of a pair are soon to
+  /// wrap where the sum is; together they begin where it was asked for.
+  static std::vector<std::uint64_t> first_values(const loopback_options& options,
+                                                 std::uint32_t all_words) {
+    std::vector<std::uint64_t> first(all_words, options.counter_start);
+    if (all_words == options.signals) return first;
+    for (std::uint32_t s = 0; s < options.signals; ++s) {
+      first[s] = ~std::uint64_t{0};
+      first[options.signals + s] = options.counter_start + 1;
+    }
+    return first;
+  }
 
   window memory;
   std::vector<std::uint64_t> words;      ///< signals; touched through host_memory only
@@ -69,14 +83,17 @@ struct wait_for {
   const std::uint64_t* word = nullptr;
   std::uint64_t at_least = 0;
   std::uint32_t channel = 0;
+  const std::uint64_t* also = nullptr;  ///< `signal`: the sum of two words counts
 };
 
 class engine final : private world_of_actors, private landing_ground {
  public:
   using lock_type = scheduler::lock_type;
 
+  /// @param inner  of a second wire that joins the ranks of a node; null: there is none
   /// @pre `check(options, caps)` passed and `nodes` has an entry per rank
-  engine(const capabilities& caps, const loopback_options& options, std::vector<int> nodes);
+  engine(const capabilities& caps, const loopback_options& options, std::vector<int> nodes,
+         const capabilities* inner = nullptr);
 
   /// False if there was not enough memory for the windows.
   [[nodiscard]] bool valid() const noexcept;
@@ -93,13 +110,17 @@ class engine final : private world_of_actors, private landing_ground {
 
   // What a view does; `TransportView` in core/transport.hpp says what each means.
   [[nodiscard]] std::uint64_t now_ns(int rank);
+  // `request.signal` is a word: of the inner wire, the signal plus `options().signals`.
   [[nodiscard]] std::byte* peer_pointer(int rank, int peer, std::uint64_t offset,
-                                        std::uint64_t bytes);
+                                        std::uint64_t bytes, bool inner = false);
   [[nodiscard]] op_status put(int rank, std::uint32_t channel, const put_request& request,
-                              std::uint64_t deadline_ns);
+                              std::uint64_t deadline_ns, bool inner = false);
   [[nodiscard]] std::uint64_t read_signal(int rank, std::uint32_t signal);
   [[nodiscard]] op_status wait_signal(int rank, std::uint32_t signal, std::uint64_t at_least,
                                       std::uint64_t deadline_ns);
+  /// Waits for the sum of two words of the rank, which two wires write.
+  [[nodiscard]] op_status wait_sum(int rank, std::uint32_t word, std::uint32_t other,
+                                   std::uint64_t at_least, std::uint64_t deadline_ns);
   [[nodiscard]] op_status flush(int rank, std::uint32_t channel);
 
   // What a rank's owner does.
@@ -181,14 +202,17 @@ class engine final : private world_of_actors, private landing_ground {
   void land_piece(const message& m, piece p) override;
   void land_signal(const message& m) override;
 
-  std::string wrong_with(int rank, std::uint32_t channel, const put_request& request);
-  bool admit(int rank, std::uint32_t channel, const put_request& request);
-  op_status put_directly(int rank, std::uint32_t channel, const put_request& request);
+  [[nodiscard]] const capabilities& caps_of(bool inner) const { return inner ? *inner_ : caps_; }
+  std::string wrong_with(int rank, std::uint32_t channel, const put_request& request, bool inner);
+  bool admit(int rank, std::uint32_t channel, const put_request& request, bool inner);
+  op_status put_directly(int rank, std::uint32_t channel, const put_request& request, bool inner);
   verdict strike(int rank, std::uint32_t channel, const put_request& request,
                  std::uint64_t deadline_ns, lock_type& lock);
   op_status wait_for_room(int rank, std::uint32_t channel, std::uint64_t deadline_ns,
                           lock_type& lock);
-  void send(int rank, std::uint32_t channel, const put_request& request, const verdict& what);
+  void send(int rank, std::uint32_t channel, const put_request& request, const verdict& what,
+            bool inner);
+  double charge(int rank, const parcel& p, bool inner);
   void count(int rank, int peer, std::uint64_t messages, std::uint64_t bytes);
   void claim(const message& m);
   void fail(int rank, std::error_code code, const char* operation, std::string detail);
@@ -200,6 +224,7 @@ class engine final : private world_of_actors, private landing_ground {
   [[nodiscard]] std::string missing_at_barrier() const;
 
   capabilities caps_;
+  std::optional<capabilities> inner_;  ///< of the wire inside the nodes
   loopback_options options_;
   std::vector<int> nodes_;
   bool direct_;  ///< puts bypass the lock
@@ -211,6 +236,7 @@ class engine final : private world_of_actors, private landing_ground {
   scheduler scheduler_;
   wire wire_;
   timing timing_;
+  std::unique_ptr<timing> inner_timing_;  ///< its resources; the clocks are those of `timing_`
   std::vector<std::unique_ptr<rank_state>> ranks_;
   violation_list violations_;
   std::uint64_t serial_ = 0;

@@ -8,8 +8,9 @@
 namespace eptransport::loopback_detail {
 
 inline engine::engine(const capabilities& caps, const loopback_options& options,
-                      std::vector<int> nodes)
+                      std::vector<int> nodes, const capabilities* inner)
     : caps_(caps),
+      inner_(inner == nullptr ? std::nullopt : std::optional(*inner)),
       options_(options),
       nodes_(std::move(nodes)),
       direct_(options.mode == run_mode::free && options.order == delivery::immediate &&
@@ -30,8 +31,16 @@ inline engine::engine(const capabilities& caps, const loopback_options& options,
               nodes_),
       at_barrier_(static_cast<std::size_t>(options.ranks)),
       came_(static_cast<std::size_t>(options.ranks)) {
+  if (inner_) {
+    inner_timing_ = std::make_unique<timing>(timing_shape{.ranks = options.ranks,
+                                                          .channels = options.channels,
+                                                          .queue_depth = options.queue_depth,
+                                                          .host_progress = inner_->host_progress,
+                                                          .charge = inner_->charge},
+                                             nodes_);
+  }
   for (int rank = 0; rank < options.ranks; ++rank) {
-    ranks_.push_back(std::make_unique<rank_state>(options_));
+    ranks_.push_back(std::make_unique<rank_state>(options_, options.signals * (inner_ ? 2U : 1U)));
     for (const loopback_fault& fault : options_.faults) {
       if (fault.rank == rank) ranks_.back()->faults.push_back(fault);
     }
@@ -59,7 +68,7 @@ inline std::uint64_t engine::now_ns(int rank) {
 }
 
 inline std::byte* engine::peer_pointer(int rank, int peer, std::uint64_t offset,
-                                       std::uint64_t bytes) {
+                                       std::uint64_t bytes, bool inner) {
   if (!valid_rank(peer) || !state(peer).memory.contains(offset, bytes)) {
     const lock_type lock(mutex_);
     violations_.add("rank " + std::to_string(rank) + " asked for the address of " +
@@ -70,11 +79,12 @@ inline std::byte* engine::peer_pointer(int rank, int peer, std::uint64_t offset,
   }
   std::byte* address = state(peer).memory.data() + offset;
   if (peer == rank) return address;
-  if (caps_.peer_reach == reach::never) return nullptr;
+  if (caps_of(inner).peer_reach == reach::never) return nullptr;
+  if (inner && node(peer) != node(rank)) return nullptr;
   count(rank, peer, 0, bytes);
   if (baton()) {
     const lock_type lock = begin_look();
-    timing_.store(rank, bytes, clock(rank));
+    (inner ? *inner_timing_ : timing_).store(rank, bytes, clock(rank));
   }
   return address;
 }
@@ -91,25 +101,31 @@ inline void engine::count(int rank, int peer, std::uint64_t messages, std::uint6
 }
 
 /// @returns what contradicts the contract, or an empty text
-inline std::string engine::wrong_with(int rank, std::uint32_t channel, const put_request& request) {
+inline std::string engine::wrong_with(int rank, std::uint32_t channel, const put_request& request,
+                                      bool inner) {
   const auto number = [](auto value) { return std::to_string(value); };
+  const capabilities& caps = caps_of(inner);
+  const std::uint32_t first = inner ? options_.signals : 0;
   if (!valid_rank(request.peer)) {
     return "peer " + number(request.peer) + " of " + number(options_.ranks) + " ranks";
   }
   if (channel >= options_.channels) {
     return "channel " + number(channel) + " of " + number(options_.channels);
   }
-  if (request.signal != no_signal && request.signal >= options_.signals) {
-    return "signal " + number(request.signal) + " of " + number(options_.signals);
+  if (inner && node(request.peer) != node(rank)) {
+    return "peer " + number(request.peer) + " of another node, over the wire inside the node";
   }
-  if (caps_.max_message != 0 && request.bytes > caps_.max_message) {
-    return number(request.bytes) + " bytes, max_message is " + number(caps_.max_message);
+  if (request.signal != no_signal && request.signal - first >= options_.signals) {
+    return "signal " + number(request.signal - first) + " of " + number(options_.signals);
+  }
+  if (caps.max_message != 0 && request.bytes > caps.max_message) {
+    return number(request.bytes) + " bytes, max_message is " + number(caps.max_message);
   }
   if (!state(request.peer).memory.contains(request.dst_offset, request.bytes)) {
     return number(request.bytes) + " bytes at " + number(request.dst_offset) + " of rank " +
            number(request.peer) + ", its window has " + number(options_.window_bytes);
   }
-  if (caps_.needs_registered_source && request.bytes > caps_.inline_bytes &&
+  if (caps.needs_registered_source && request.bytes > caps.inline_bytes &&
       !state(rank).memory.contains(request.src, request.bytes)) {
     return number(request.bytes) + " bytes from outside the own window";
   }
@@ -117,8 +133,8 @@ inline std::string engine::wrong_with(int rank, std::uint32_t channel, const put
 }
 
 /// Fails the rank's transport if the request contradicts the contract.
-inline bool engine::admit(int rank, std::uint32_t channel, const put_request& request) {
-  const std::string wrong = wrong_with(rank, channel, request);
+inline bool engine::admit(int rank, std::uint32_t channel, const put_request& request, bool inner) {
+  const std::string wrong = wrong_with(rank, channel, request, inner);
   if (wrong.empty()) return true;
   violations_.add("put of rank " + std::to_string(rank) + ": " + wrong);
   fail(rank, errc::invalid_argument, "put", "rank " + std::to_string(rank) + ": " + wrong);
@@ -126,26 +142,27 @@ inline bool engine::admit(int rank, std::uint32_t channel, const put_request& re
 }
 
 inline op_status engine::put(int rank, std::uint32_t channel, const put_request& request,
-                             std::uint64_t deadline_ns) {
-  if (direct_) return put_directly(rank, channel, request);
+                             std::uint64_t deadline_ns, bool inner) {
+  if (direct_) return put_directly(rank, channel, request, inner);
   lock_type lock = begin_operation(rank);
   if (state(rank).failed) return op_status::failed;
-  if (!admit(rank, channel, request)) return op_status::failed;
+  if (!admit(rank, channel, request, inner)) return op_status::failed;
   const verdict what = strike(rank, channel, request, deadline_ns, lock);
   if (what.status != op_status::ok) return what.status;
   const op_status room = wait_for_room(rank, channel, deadline_ns, lock);
   if (room != op_status::ok) return room;
-  send(rank, channel, request, what);
+  send(rank, channel, request, what, inner);
   scheduling_point(lock);
   return op_status::ok;
 }
 
 /// Free threads, immediate delivery: the caller copies, then releases the signal.
-inline op_status engine::put_directly(int rank, std::uint32_t channel, const put_request& request) {
+inline op_status engine::put_directly(int rank, std::uint32_t channel, const put_request& request,
+                                      bool inner) {
   if (state(rank).failed) return op_status::failed;
-  if (!wrong_with(rank, channel, request).empty()) {
+  if (!wrong_with(rank, channel, request, inner).empty()) {
     const lock_type lock(mutex_);
-    (void)admit(rank, channel, request);
+    (void)admit(rank, channel, request, inner);
     return op_status::failed;
   }
   count(rank, request.peer, 1, request.bytes);
@@ -168,25 +185,36 @@ inline op_status engine::wait_for_room(int rank, std::uint32_t channel, std::uin
   return op_status::ok;
 }
 
+/// Charges a message to its wire and returns its arrival. What a rank issues on one wire follows
+/// what it stored and loaded on the other before: it may have been made of that.
+inline double engine::charge(int rank, const parcel& p, bool inner) {
+  if (!inner_) return timing_.send(p, clock(rank));
+  timing& own = inner ? *inner_timing_ : timing_;
+  const timing& other = inner ? timing_ : *inner_timing_;
+  return own.send(p, clock(rank), other.stores_end(rank));
+}
+
 /// Charges the message and puts it on the wire, or lands it.
 inline void engine::send(int rank, std::uint32_t channel, const put_request& request,
-                         const verdict& what) {
+                         const verdict& what, bool inner) {
   count(rank, request.peer, 1, request.bytes);
   auto m = std::make_unique<message>();
   m->source = rank;
   m->channel = channel;
   m->request = request;
   m->serial = serial_++;
+  m->ordered = caps_of(inner).put_order == ordering::per_channel;
   const bool shuffled = options_.order == delivery::shuffled;
   std::uint64_t extra_ns = what.late_ns;
   if (shuffled && options_.max_delay_ns != 0) extra_ns += random_.below(options_.max_delay_ns + 1);
   if (baton()) {
-    m->arrival_ns = timing_.send({.rank = rank,
-                                  .channel = channel,
-                                  .peer = request.peer,
-                                  .bytes = request.bytes,
-                                  .extra_ns = static_cast<double>(extra_ns)},
-                                 clock(rank));
+    m->arrival_ns = charge(rank,
+                           {.rank = rank,
+                            .channel = channel,
+                            .peer = request.peer,
+                            .bytes = request.bytes,
+                            .extra_ns = static_cast<double>(extra_ns)},
+                           inner);
     if (what.late_ns != 0) m->held_until = static_cast<std::uint64_t>(m->arrival_ns) + 1;
     claim(*m);
   } else if (extra_ns != 0) {

@@ -37,6 +37,7 @@ inline void engine::sleep(int rank, const wait_for& what, lock_type& lock) {
   if (actor* me = self(); me != nullptr) {
     me->why = what.why;
     me->word = what.word;
+    me->also = what.also;
     me->at_least = what.at_least;
     me->channel = what.channel;
     me->deadline_ns = what.deadline_ns;
@@ -98,7 +99,7 @@ inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64
   rank_state& own = state(rank);
   if (signal >= own.words.size()) {
     const lock_type lock(mutex_);
-    (void)admit(rank, 0, {.peer = rank, .signal = signal});
+    (void)admit(rank, 0, {.peer = rank, .signal = signal}, false);
     return op_status::failed;
   }
   const std::uint64_t* word = &own.words[signal];
@@ -126,17 +127,60 @@ inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64
   }
 }
 
+inline op_status engine::wait_sum(int rank, std::uint32_t word, std::uint32_t other,
+                                  std::uint64_t at_least, std::uint64_t deadline_ns) {
+  rank_state& own = state(rank);
+  if (word >= own.words.size() || other >= own.words.size()) {
+    const lock_type lock(mutex_);
+    (void)admit(rank, 0, {.peer = rank, .signal = options_.signals}, false);
+    return op_status::failed;
+  }
+  const std::uint64_t* a = &own.words[word];
+  const std::uint64_t* b = &own.words[other];
+  lock_type lock = direct_ ? lock_type(mutex_, std::defer_lock) : begin_operation(rank);
+  scheduling_point(lock);
+  for (;;) {
+    if (own.failed) return op_status::failed;
+    const std::uint64_t first = host_memory::signal_acquire(a);  // pairs with signal_add
+    const std::uint64_t second = host_memory::signal_acquire(b);
+    if (reached(first + second, at_least)) {
+      if (!baton()) return op_status::ok;
+      const double when = own.arrived[word].when(first + second, at_least, &own.arrived[other]);
+      if (when > static_cast<double>(deadline_ns)) {
+        clock(rank).pass(deadline_ns);
+        return op_status::expired;
+      }
+      clock(rank).move_to(when);
+      acquired(rank, word, first);
+      acquired(rank, other, second);
+      return op_status::ok;
+    }
+    if (now_locked(rank) > deadline_ns) return op_status::expired;
+    sleep(rank,
+          {.why = blocked_on::signal,
+           .deadline_ns = deadline_ns,
+           .word = a,
+           .at_least = at_least,
+           .also = b},
+          lock);
+  }
+}
+
 inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
   rank_state& own = state(rank);
   if (signal >= own.words.size()) {
     const lock_type lock(mutex_);
-    (void)admit(rank, 0, {.peer = rank, .signal = signal});
+    (void)admit(rank, 0, {.peer = rank, .signal = signal}, false);
     return 0;
   }
   const std::uint64_t* word = &own.words[signal];
   if (direct_) return host_memory::signal_acquire(word);
   lock_type lock = begin_look();
   scheduling_point(lock);
+  if (!baton()) {  // who polls instead of waiting must see the wire move as well
+    wire_.release_held(now_locked(rank));
+    wire_.step();
+  }
   if (baton() && host_memory::signal_acquire(word) == own.last_read[signal]) {
     poll_in_vain(rank, signal, lock);
   }
@@ -154,6 +198,7 @@ inline op_status engine::flush(int rank, std::uint32_t channel) {
   lock_type lock = begin_operation(rank);
   wire_.flush(rank, channel);
   if (baton()) clock(rank).move_to(timing_.flushed(rank, channel));
+  if (baton() && inner_) clock(rank).move_to(inner_timing_->flushed(rank, channel));
   scheduling_point(lock);
   return op_status::ok;
 }

@@ -185,7 +185,8 @@ inline void engine::reset_statistics() {
     each->inter_bytes = 0;
   }
   timing_.meet();
-  timing_.idle();
+  timing_.idle(timing_.clock(0).ns);
+  if (inner_) inner_timing_->idle(timing_.clock(0).ns);
   measured_from_ns_ = timing_.clock(0).ns;
 }
 

@@ -150,10 +150,11 @@ class scheduler {
   void word_changed(int rank, const std::uint64_t* word) {
     if (by_rank_.empty()) return;
     for (actor* each : by_rank_[static_cast<std::size_t>(rank)]) {
-      if (is_blocked(*each, blocked_on::signal) && each->word == word &&
-          reached(host_memory::signal_acquire(word), each->at_least)) {
-        wake(*each);
-      }
+      if (!is_blocked(*each, blocked_on::signal)) continue;
+      if (each->word != word && each->also != word) continue;
+      std::uint64_t value = host_memory::signal_acquire(each->word);
+      if (each->also != nullptr) value += host_memory::signal_acquire(each->also);
+      if (reached(value, each->at_least)) wake(*each);
     }
   }
 

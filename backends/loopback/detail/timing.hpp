@@ -87,14 +87,14 @@ class timing {
   /// The clock of the rank's worker 0, which outlives every launch.
   [[nodiscard]] virtual_clock& clock(int rank) noexcept { return at(clocks_, rank); }
 
-  /// Charges one message and returns its arrival.
-  double send(const parcel& p, virtual_clock& now) {
+  /// Charges one message, which leaves no earlier than `after_ns`, and returns its arrival.
+  double send(const parcel& p, virtual_clock& now, double after_ns = 0) {
     if (p.rank == p.peer) return now.ns;
     const wire_charge& charge = shape_.charge;
     lane& own = lanes_[static_cast<std::size_t>(p.rank) * shape_.channels + p.channel];
     wait_for_slot(own, now);
     double& issuer = shape_.host_progress ? at(proxy_free_, p.rank) : own.issuer_free;
-    issuer = std::max(now.ns, issuer) + charge.issue_ns;
+    issuer = std::max({now.ns, after_ns, issuer}) + charge.issue_ns;
     const double sent = transfer(p.rank, own, issuer, p.bytes);
     if (!shape_.host_progress) now.ns += std::min(post_ns, charge.issue_ns);
     if (shape_.queue_depth != 0) own.in_flight.push_back(sent + charge.latency_ns);
@@ -113,6 +113,9 @@ class timing {
     at(stores_end_, rank) = transfer(rank, own, now.ns, bytes);
   }
 
+  /// When the rank's last store or load through a peer's address is over.
+  [[nodiscard]] double stores_end(int rank) const noexcept { return at(stores_end_, rank); }
+
   /// When the sources of the channel's messages have been read.
   [[nodiscard]] double flushed(int rank, std::uint32_t channel) const noexcept {
     return lanes_[static_cast<std::size_t>(rank) * shape_.channels + channel].link_free;
@@ -125,9 +128,8 @@ class timing {
     for (virtual_clock& c : clocks_) c.ns = latest;
   }
 
-  /// Nothing that was sent before now delays anything.
-  void idle() {
-    const double now = clock(0).ns;
+  /// Nothing that was sent before `now` delays anything.
+  void idle(double now) {
     for (double& free : receiver_free_) free = std::min(free, now);
     for (double& free : stores_end_) free = std::min(free, now);
     for (double& free : proxy_free_) free = std::min(free, now);
@@ -204,18 +206,28 @@ class arrivals {
     }
   }
 
-  /// When the word, now `value`, reached `at_least`; 0 if the owner's clock is past that.
-  [[nodiscard]] double when(std::uint64_t value, std::uint64_t at_least) {
-    const std::uint64_t lived = value - later_.size();
-    const auto need = static_cast<std::int64_t>(at_least - lived);
-    if (need <= 0 || later_.empty()) return 0;
-    const auto nth = later_.begin() + std::min<std::ptrdiff_t>(
-                                          need - 1, static_cast<std::ptrdiff_t>(later_.size()) - 1);
-    std::nth_element(later_.begin(), nth, later_.end());
-    return *nth;
+  /// When the word, now `value`, reached `at_least`; 0 if the owner's clock is past that. With
+  /// `other`, `value` and `at_least` are of the sum of two words.
+  [[nodiscard]] double when(std::uint64_t value, std::uint64_t at_least,
+                            const arrivals* other = nullptr) {
+    if (other == nullptr) return nth_of(later_, value, at_least);
+    std::vector<double> both = later_;
+    both.insert(both.end(), other->later_.begin(), other->later_.end());
+    return nth_of(both, value, at_least);
   }
 
  private:
+  [[nodiscard]] static double nth_of(std::vector<double>& later, std::uint64_t value,
+                                     std::uint64_t at_least) {
+    const std::uint64_t lived = value - later.size();
+    const auto need = static_cast<std::int64_t>(at_least - lived);
+    if (need <= 0 || later.empty()) return 0;
+    const auto nth = later.begin() + std::min<std::ptrdiff_t>(
+                                         need - 1, static_cast<std::ptrdiff_t>(later.size()) - 1);
+    std::nth_element(later.begin(), nth, later.end());
+    return *nth;
+  }
+
   std::vector<double> later_;
   std::size_t prune_at = 64;
 };

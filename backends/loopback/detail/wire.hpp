@@ -30,6 +30,7 @@ struct message {
   int source = 0;
   std::uint32_t channel = 0;
   put_request request;
+  bool ordered = false;          ///< its wire keeps the order per channel
   std::uint64_t serial = 0;      ///< issue order in the world
   double arrival_ns = 0;         ///< modelled
   std::uint64_t held_until = 0;  ///< lands no earlier than this time; 0 = at any moment
@@ -91,7 +92,7 @@ class wire {
 
   void send(message_pointer m) {
     ++in_flight_[queue_of(*m)];
-    if (shape_.in_order) {
+    if (in_order(*m)) {
       auto& flow = flows_[flow_of(*m)];
       // What an ordered wire holds up, it holds up with all that follows.
       if (!flow.empty()) m->held_until = std::max(m->held_until, flow.back()->held_until);
@@ -109,7 +110,7 @@ class wire {
   bool step() {
     if (flying_.empty()) return false;
     message* m = flying_[random_.below(flying_.size())].get();
-    if (m->pieces.empty() && shape_.in_order) m = flows_[flow_of(*m)].front();
+    if (m->pieces.empty() && in_order(*m)) m = flows_[flow_of(*m)].front();
     trace_.add((std::uint64_t{2} << 40U) + m->serial * 64 + m->pieces.size());
     if (m->pieces.empty()) {
       ground_.land_signal(*remove(m->index));
@@ -178,6 +179,9 @@ class wire {
   }
 
  private:
+  [[nodiscard]] bool in_order(const message& m) const noexcept {
+    return shape_.in_order && m.ordered;
+  }
   [[nodiscard]] std::size_t queue_of(const message& m) const noexcept {
     return static_cast<std::size_t>(m.source) * shape_.channels + m.channel;
   }
@@ -204,7 +208,7 @@ class wire {
     flying_.pop_back();
     if (at < flying_.size()) flying_[at]->index = at;
     --in_flight_[queue_of(*m)];
-    if (shape_.in_order) std::erase(flows_[flow_of(*m)], m.get());
+    if (in_order(*m)) std::erase(flows_[flow_of(*m)], m.get());
     return m;
   }
 

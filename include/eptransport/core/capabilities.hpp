@@ -51,6 +51,10 @@ struct capabilities {
   bool needs_registered_source = false;  ///< put sources must lie in the window
   bool host_progress = false;            ///< a CPU thread must run for puts to move
   wire_charge charge{};
+  /// `peer_pointer` is never null for a rank of the own node, over a wire of its own; the transport
+  /// then has `nodes()`, the node of each rank. Rows may cross to a node once and be fanned out.
+  bool node_reach = false;
+  wire_charge inner{};  ///< `node_reach`: what that wire charges
 };
 
 }  // namespace eptransport

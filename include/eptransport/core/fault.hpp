@@ -49,7 +49,7 @@ struct fault_record {
   std::uint64_t seen = 0;
   std::uint64_t epoch = 0;              ///< of the lane
   fault_kind cause = fault_kind::none;  ///< `peer_stopped`: why the peer stopped
-  std::int32_t culprit = -1;            ///< `peer_stopped`: the rank it names
+  std::int32_t culprit = -1;  ///< `peer_stopped`: the rank it names; `expired`: the relay between
 };
 
 /// The name of a stage, for messages.
@@ -135,6 +135,7 @@ struct fault_record {
     case fault_kind::expired:
       text += ", signal " + number(f.signal) + " expected " + number(f.expected) + " seen " +
               number(f.seen);
+      if (f.culprit >= 0) text += ", through relay rank " + number(f.culprit);
       break;
     case fault_kind::peer_stopped:
       text += std::string(" because of: ") + to_string(f.cause) + " (" + number(f.seen) +

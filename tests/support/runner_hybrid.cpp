@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// @brief The runner on nvlink inside nodes and efa-proxy between them.
+#include "support/runner_hybrid.hpp"
+
+#include "support/runner_impl.hpp"
+#include "support/runner_wires.hpp"
+
+namespace eptransport::support {
+
+run_result run_hybrid(const run_config& config, const router& routes) {
+  return run_in<hybrid_setting<profiles::efa_proxy>>(config, routes);
+}
+
+}  // namespace eptransport::support
