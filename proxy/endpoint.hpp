@@ -59,7 +59,7 @@ struct completion {
   completion_kind kind = completion_kind::write;
   std::uint32_t context = no_context;  ///< of the post; `message`: of the receive slot
   std::uint32_t immediate = 0;
-  std::uint32_t peer = 0;   ///< `error`: the rank it concerns
+  std::uint32_t peer = 0;   ///< `error`: the rank it concerns; no rank of the group: not known
   std::uint64_t bytes = 0;  ///< `message`
   int code = 0;             ///< `error`: the endpoint's own code, for `describe`
 };
@@ -90,7 +90,8 @@ struct endpoint_limits {
 /// | `e.describe(code)`    | words for an error's code                                         |
 ///
 /// After `detach`, which waits for what is being written there, nothing touches the registered
-/// buffers, and another engine may attach. It may be called without `attach`.
+/// buffers. Another engine may attach then, where the endpoint can serve a second one. It may be
+/// called without `attach`.
 ///
 /// No order is promised between any two operations, and a local completion says nothing about the
 /// peer. A post with `more` may stay unsent until one without follows.

@@ -45,6 +45,7 @@ constexpr std::uint64_t window_bytes = 1 << 20;
 
 struct asked {
   std::string provider = "tcp";
+  proxy::domain_sharing sharing = proxy::domain_sharing::automatic;
   std::vector<std::uint32_t> comms{1, 2, 4, 8};
   std::uint64_t bytes = 64;
   double seconds = 0.5;  ///< that a pass is meant to take
@@ -150,7 +151,8 @@ class end {
 
  private:
   std::unique_ptr<fabric_ports> open() {
-    return must(fabric_ports::open({.provider = what_.provider}, window_, comms_));
+    return must(fabric_ports::open({.provider = what_.provider, .sharing = what_.sharing}, window_,
+                                   comms_));
   }
   void connect(fabric_ports& ports) {
     const auto own = must(ports.address());
@@ -269,6 +271,8 @@ bool parse(int count, char** arguments, asked& to) {
     const std::string value = arguments[++i];
     if (name == "--provider") {
       to.provider = value;
+    } else if (name == "--sharing" && (value == "own" || value == "shared")) {
+      to.sharing = value == "own" ? proxy::domain_sharing::own : proxy::domain_sharing::shared;
     } else if (name == "--comms") {
       to.comms = {static_cast<std::uint32_t>(std::strtoul(value.c_str(), nullptr, 10))};
     } else if (name == "--bytes") {
@@ -288,8 +292,8 @@ int run(int count, char** arguments) {
   asked what;
   if (!parse(count, arguments, what)) {
     std::fprintf(stderr,
-                 "usage: ep_fabric_bench [--provider NAME] [--comms K] [--bytes 1..1024] "
-                 "[--seconds S] [--passes N]\n");
+                 "usage: ep_fabric_bench [--provider NAME] [--sharing own|shared] [--comms K] "
+                 "[--bytes 1..1024] [--seconds S] [--passes N]\n");
     return 2;
   }
   std::printf("%llu-byte writes with immediate, millions per second, %u processors\n",

@@ -101,8 +101,10 @@ void engine<Endpoint>::handle(const completion& c) {
     case completion_kind::message:
       return take_message(c);
     case completion_kind::error:
-      return fail(errc::transport_failed, "an operation to rank " + std::to_string(c.peer) +
-                                              " failed: " + endpoint_.describe(c.code));
+      return fail(errc::transport_failed,
+                  (c.peer < group_.ranks ? "an operation to rank " + std::to_string(c.peer)
+                                         : std::string("an operation of an unknown peer")) +
+                      " failed: " + endpoint_.describe(c.code));
   }
 }
 

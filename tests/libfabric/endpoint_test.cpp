@@ -261,7 +261,7 @@ void run_engines(const wire& w, std::uint64_t eager, std::uint32_t writes_per_pe
 }
 
 TEST_P(LibfabricEndpoint, ServesEngines) {
-  for (const std::uint64_t eager : {0, 256, 4096}) {
+  for (const std::uint64_t eager : {0UL, 256UL, 4096UL}) {
     SCOPED_TRACE("eager " + std::to_string(eager));
     run_engines(GetParam(), eager, 0);
   }
