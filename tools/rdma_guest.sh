@@ -7,14 +7,20 @@ set -u
 status=0
 count=0
 
-# step NAME LIMIT_S COMMAND..: prints one line, and the log's end when it fails.
+packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
+
+# step NAME LIMIT_S COMMAND..: prints one line, and the log when it fails. A command that sends
+# no packet through the device has tested something else.
 step() {
-  local name=$1 limit=$2 result=ok
+  local name=$1 limit=$2 result=ok before sent
   shift 2
+  before=$(packets)
   timeout -k 5 "$limit" "$@" >"$OUT/$name.log" 2>&1 </dev/null || result="FAILED ($?)"
+  sent=$(($(packets) - before))
+  if [ "$result" = ok ] && [ "$sent" -lt 10 ]; then result="FAILED (not over rxe)"; fi
   count=$((count + 1))
-  printf '%-34s %-12s %s\n' "$name" "$result" \
-    "$(grep -E 'PASSED|us/iter|iters in|bytes in|yes *$' "$OUT/$name.log" | tail -n 1 | cut -c1-70)"
+  printf '%-24s %-22s %7d packets  %s\n' "$name" "$result" "$sent" \
+    "$(grep -E 'PASSED|iters in|  yes  ' "$OUT/$name.log" | tail -n 1 | cut -c1-60)"
   [ "$result" = ok ] && return
   status=1
   tail -n 25 "$OUT/$name.log"
@@ -47,6 +53,11 @@ if [ -x "$EPT_BIN/libfabric_tests" ]; then
     '--gtest_filter=*LibfabricEndpoint*tcp*'
   step conformance_verbs_rxm 400 "$EPT_BIN/libfabric_tests" --gtest_brief=1 \
     '--gtest_filter=*Conformance*tcp_k*'
+fi
+# Ranks that are processes, dispatch and combine, every result compared.
+if "$EPT_BIN/ep_bench" --help 2>/dev/null | grep -q -- --spawn; then
+  step ep_bench_verbs_rxm 200 "$EPT_BIN/ep_bench" --wire 'libfabric:verbs;ofi_rxm' --spawn 2 \
+    --tokens 8 --hidden 256 --topk 2 --experts 8 --iterations 3
 fi
 echo "$count steps, $([ $status -eq 0 ] && echo all good || echo SOME FAILED)"
 exit $status

@@ -15,9 +15,11 @@ not_run() {
 tools/install_deps.sh rdma || not_run "packages are missing"
 if [ -z "${EPT_RDMA_BIN:-}" ]; then
   cmake --preset host >/dev/null || exit 1
+  targets=(ep_bench)
   if cmake --build --preset host --target help | grep -q '^libfabric_tests:'; then
-    cmake --build --preset host --target libfabric_tests || exit 1
+    targets+=(libfabric_tests)
   fi
+  cmake --build --preset host --target "${targets[@]}" || exit 1
 fi
 guest=$(mktemp)
 trap 'rm -f "$guest"' EXIT

@@ -28,6 +28,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -52,7 +53,8 @@ class tcp_bootstrap final : public bootstrap {
   ///
   /// @par Errors  `invalid_argument`; `timed_out` with the ranks that have not arrived, or with
   ///              what keeps this rank from rank 0; `mismatch` with the rank whose token, version,
-  ///              size, number or config differs; errno where rank 0 cannot listen
+  ///              size, number or config differs; errno where rank 0 cannot listen;
+  ///              `transport_failed` where the system gives no descriptor or thread
   [[nodiscard]] static result<std::unique_ptr<bootstrap>> join(const bootstrap_options& options) {
     listening_socket listener(options.listener);
     const auto end = bootstrap_detail::after(options.timeout_ns);
@@ -67,10 +69,10 @@ class tcp_bootstrap final : public bootstrap {
       if (!found) return found.error();
       hubs = std::move(*found);
     }
-    std::unique_ptr<tcp_bootstrap> made(
-        new tcp_bootstrap(options, std::move(listener), std::move(hubs)));
-    if (auto met = made->meet(options, end); !met) return met.error();
-    return result<std::unique_ptr<bootstrap>>(std::move(made));
+    auto made = make(options, std::move(listener), std::move(hubs));
+    if (!made) return made.error();
+    if (auto met = (*made)->meet(options, end); !met) return met.error();
+    return result<std::unique_ptr<bootstrap>>(std::move(*made));
   }
 
   ~tcp_bootstrap() override {
@@ -138,13 +140,41 @@ class tcp_bootstrap final : public bootstrap {
       node_ =
           std::make_unique<bootstrap_detail::member>(context_, board_, options, std::move(hubs));
     }
-    sigset_t all;
-    sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const no_signals here;  // the thread inherits it
     thread_ = std::thread([this] { run(); });
-    (void)pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
+
+  /// Asio and threads throw where the system gives no descriptor or thread.
+  [[nodiscard]] static result<std::unique_ptr<tcp_bootstrap>> make(
+      const bootstrap_options& options, listening_socket listener,
+      std::vector<bootstrap_detail::tcp::endpoint> hubs) {
+#if defined(__cpp_exceptions)
+    try {
+#endif
+      return result<std::unique_ptr<tcp_bootstrap>>(std::unique_ptr<tcp_bootstrap>(
+          new tcp_bootstrap(options, std::move(listener), std::move(hubs))));
+#if defined(__cpp_exceptions)
+    } catch (const std::exception& thrown) {
+      return failure{errc::transport_failed, "bootstrap::join", thrown.what()};
+    }
+#endif
+  }
+
+  /// Blocks all signals in this thread.
+  class no_signals {
+   public:
+    no_signals() {
+      sigset_t all;
+      (void)sigfillset(&all);
+      (void)pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    no_signals(const no_signals&) = delete;
+    no_signals& operator=(const no_signals&) = delete;
+    ~no_signals() { (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+   private:
+    sigset_t before_{};
+  };
 
   void run() {
     (void)pthread_setname_np(pthread_self(), "ept-bootstrap");
@@ -173,9 +203,10 @@ class tcp_bootstrap final : public bootstrap {
     if (o.size > 1 && o.port == 0 && o.listener < 0) {
       return refuse("port 0; all ranks need the port of rank 0");
     }
-    if (o.beat_ns == 0 || o.silence_ns / 2 < o.beat_ns) {
+    constexpr std::uint64_t longest = 1'000'000'000'000'000;  // 11 days
+    if (o.beat_ns == 0 || o.silence_ns / 2 < o.beat_ns || o.silence_ns > longest) {
       return refuse("silence_ns " + number(o.silence_ns) + " with beat_ns " + number(o.beat_ns) +
-                    "; it must be twice as long at least");
+                    "; it must be twice as long at least, and at most " + number(longest));
     }
     return {};
   }

@@ -15,6 +15,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <system_error>
 #include <thread>
@@ -263,6 +264,33 @@ TEST(BootstrapJoin, ArgumentsThatMakeNoSenseAreRefused) {
   EXPECT_EQ(self.error().code, std::errc::address_in_use) << self.error().message();
 }
 
+TEST(BootstrapJoin, WithoutDescriptorsItIsAnError) {
+  support::child starved([]() -> std::string {
+    bootstrap_options options;
+    options.token = "t";
+    options.size = 2;
+    auto socket = listening_socket::open("127.0.0.1", 0);
+    options.port = socket->port();
+    options.timeout_ns = 20 * ms;
+    const std::size_t used = support::count_descriptors() - 1;  // it counts with one itself
+    int failures = 0;
+    for (std::size_t more = 0; more < 8; ++more) {
+      options.rank = more % 2 == 0 ? 1 : 0;  // one comes, the other listens; neither meets anybody
+      if (options.rank == 0) options.port = 0xffff;
+      rlimit limit{};
+      (void)::getrlimit(RLIMIT_NOFILE, &limit);
+      rlimit few = limit;
+      few.rlim_cur = used + more;
+      (void)::setrlimit(RLIMIT_NOFILE, &few);
+      if (!support::join(options)) ++failures;
+      (void)::setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    return std::to_string(failures) + " failed, " +
+           std::to_string(support::count_descriptors() - 1 - used) + " leaked";
+  });
+  EXPECT_EQ(starved.wait(), "8 failed, 0 leaked");
+}
+
 TEST(BootstrapCalls, AMissingRankIsNamedAndTheFailureIsFinal) {
   meeting at(3);
   std::atomic<int> through{0};
@@ -414,9 +442,11 @@ TEST(BootstrapEnd, BootstrapsOfOneProcessDoNotMix) {
   });
 }
 
-void create_and_destroy(int cycles) {
+/// @param memory  it must be flat too, which sanitizers' allocators do not keep
+void create_and_destroy(int cycles, bool memory) {
   std::size_t descriptors = 0;
   std::size_t threads = 0;
+  std::size_t resident = 0;
   for (int cycle = 0; cycle < cycles; ++cycle) {
     {
       meeting at(2);
@@ -432,19 +462,23 @@ void create_and_destroy(int cycles) {
         }
       });
     }
-    if (cycle == 9) {
+    if (cycle == cycles / 6) {
       descriptors = support::count_descriptors();
       threads = support::count_threads();
+      resident = support::resident_bytes();
     }
   }
   EXPECT_EQ(support::count_descriptors(), descriptors);
   EXPECT_EQ(support::count_threads(), threads);
+  if (memory) {
+    EXPECT_LT(support::resident_bytes(), resident + (1U << 20U));
+  }
 }
 TEST(BootstrapEnd, CreatingAndDestroyingLeavesNothing) {
-  create_and_destroy(60);
+  create_and_destroy(60, false);
 }
 TEST(LongBootstrapEnd, CreatingAndDestroyingAThousandTimesLeavesNothing) {
-  create_and_destroy(1000);
+  create_and_destroy(1000, true);
 }
 
 }  // namespace

@@ -6,15 +6,18 @@
 #include <eptransport/proxy/bootstrap/tcp_bootstrap.hpp>
 
 #include <arpa/inet.h>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <netinet/in.h>
 #include <poll.h>
 #include <random>
 #include <string>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <thread>
@@ -70,6 +73,12 @@ std::size_t count_descriptors() {
 std::size_t count_threads() {
   return entries("/proc/self/task");
 }
+std::size_t resident_bytes() {
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
 std::uint64_t fresh_seed() {
   return std::random_device()();
 }
@@ -110,6 +119,25 @@ std::string child::wait() {
   const ssize_t bytes = ::read(from_, said.data(), said.size());
   said.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
   return said;
+}
+
+shared_count::shared_count()
+    : count_(static_cast<int*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE,
+                                      MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+  if (count_ == MAP_FAILED) std::abort();
+}
+shared_count::~shared_count() {
+  (void)::munmap(count_, sizeof(int));
+}
+void shared_count::add() noexcept {
+  std::atomic_ref(*count_).fetch_add(1);
+}
+bool shared_count::reaches(int count) const {
+  const auto end = after(patience);
+  while (std::atomic_ref(*count_).load() < count && clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return std::atomic_ref(*count_).load() >= count;
 }
 
 raw_client::raw_client(std::uint16_t port)

@@ -57,6 +57,8 @@ void run_ranks(std::int32_t ranks, const std::function<void(std::int32_t)>& func
 /// Descriptors and threads of this process.
 [[nodiscard]] std::size_t count_descriptors();
 [[nodiscard]] std::size_t count_threads();
+/// Its resident memory.
+[[nodiscard]] std::size_t resident_bytes();
 /// The numbers that a test draws; its seed goes to the failure messages.
 [[nodiscard]] std::uint64_t fresh_seed();
 
@@ -75,6 +77,22 @@ class child {
  private:
   pid_t pid_ = -1;
   int from_ = -1;
+};
+
+/// A number that forked processes share.
+class shared_count {
+ public:
+  shared_count();
+  ~shared_count();
+  shared_count(const shared_count&) = delete;
+  shared_count& operator=(const shared_count&) = delete;
+
+  void add() noexcept;
+  /// False: it is not there in time.
+  [[nodiscard]] bool reaches(int count) const;
+
+ private:
+  int* count_;
 };
 
 /// Who connects without being a rank.

@@ -5,6 +5,9 @@
 /// The processes are this program again, running the disabled test at the end of the file, which
 /// takes its part from the environment.
 
+#include <eptransport/proxy/bootstrap/listening_socket.hpp>
+#include <eptransport/proxy/bootstrap/options.hpp>
+
 #include <cuda_runtime.h>
 
 #include <gtest/gtest.h>
@@ -23,8 +26,10 @@
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
+#include "bootstrap/rig.hpp"
 #include "device/staged_member.cuh"
 #include "support/inputs.hpp"
 #include "support/routing.hpp"
@@ -51,6 +56,7 @@ struct part {
   std::string kind;  ///< vmm, ipc
   std::string work;  ///< verify, dispatch, combine, leave_first
   int signals = 0;   ///< more than needed, to differ from the peer
+  int port = 0;      ///< of a bootstrap that they meet by; 0: they meet at the path
 
   [[nodiscard]] std::string note(const char* what) const {
     return path + "." + what + std::to_string(rank);
@@ -66,9 +72,11 @@ class child {
     posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_adddup2(&files, 1, 2);
     std::vector<std::string> variables{"EPT_PEER_RANK=" + std::to_string(p.rank),
-                                       "EPT_PEER_PATH=" + p.path, "EPT_PEER_KIND=" + p.kind,
+                                       "EPT_PEER_PATH=" + p.path,
+                                       "EPT_PEER_KIND=" + p.kind,
                                        "EPT_PEER_WORK=" + p.work,
-                                       "EPT_PEER_SIGNALS=" + std::to_string(p.signals)};
+                                       "EPT_PEER_SIGNALS=" + std::to_string(p.signals),
+                                       "EPT_PEER_PORT=" + std::to_string(p.port)};
     for (char** v = environ; *v != nullptr; ++v) {
       if (std::string(*v).rfind("GTEST_", 0) != 0) variables.emplace_back(*v);
     }
@@ -142,6 +150,20 @@ INSTANTIATE_TEST_SUITE_P(TwoGpus, PeerProcesses, testing::Values("vmm", "ipc"),
 TEST_P(PeerProcesses, EagerCallsAndGraphsEqualTheOracle) {
   const scratch_folder folder;
   part p{.path = folder.path + "/s", .kind = GetParam(), .work = "verify"};
+  std::vector<std::unique_ptr<child>> both;
+  for (p.rank = 0; p.rank < 2; ++p.rank) both.push_back(std::make_unique<child>(p));
+  for (p.rank = 0; p.rank < 2; ++p.rank) {
+    EXPECT_EQ(both[static_cast<std::size_t>(p.rank)]->wait(limit), 0) << read_all(p.note("log"));
+  }
+}
+
+TEST_P(PeerProcesses, AJobThatMeetsByItsBootstrapEqualsTheOracle) {
+  const scratch_folder folder;
+  part p{.path = folder.path + "/s", .kind = GetParam(), .work = "verify"};
+  auto socket = listening_socket::open("127.0.0.1", 0);
+  ASSERT_TRUE(socket) << socket.error().message();
+  p.port = socket->port();
+  { const listening_socket free_again = std::move(*socket); }  // rank 0 takes it
   std::vector<std::unique_ptr<child>> both;
   for (p.rank = 0; p.rank < 2; ++p.rank) both.push_back(std::make_unique<child>(p));
   for (p.rank = 0; p.rank < 2; ++p.rank) {
@@ -230,7 +252,8 @@ class player {
              .path = get("EPT_PEER_PATH"),
              .kind = get("EPT_PEER_KIND"),
              .work = get("EPT_PEER_WORK"),
-             .signals = std::atoi(get("EPT_PEER_SIGNALS").c_str())};
+             .signals = std::atoi(get("EPT_PEER_SIGNALS").c_str()),
+             .port = std::atoi(get("EPT_PEER_PORT").c_str())};
     config_.ranks = 2;
     config_.layout = output_layout::expert_major;
     config_.experts = 13;
@@ -246,12 +269,10 @@ class player {
         .max_tokens = p.max_tokens, .hidden = p.hidden, .top_k = p.top_k, .experts = p.experts};
     const auto sizes = group<peer_memory>::sizes(shape, 2);
     ASSERT_TRUE(sizes) << sizes.error().message();
-    auto connected = peer_memory::connect(
-        {.path = part_.path, .rank = part_.rank, .ranks = 2, .device = part_.rank},
-        {.window_bytes = sizes->window_bytes,
-         .signals = sizes->signals + static_cast<std::uint32_t>(part_.signals),
-         .allocation =
-             part_.kind == "ipc" ? peer_allocation::runtime : peer_allocation::virtual_memory});
+    auto connected = connect({.window_bytes = sizes->window_bytes,
+                              .signals = sizes->signals + static_cast<std::uint32_t>(part_.signals),
+                              .allocation = part_.kind == "ipc" ? peer_allocation::runtime
+                                                                : peer_allocation::virtual_memory});
     ASSERT_TRUE(connected) << connected.error().message();
     auto made = group<peer_memory>::create(**connected, shape);
     ASSERT_TRUE(made) << made.error().message();
@@ -277,6 +298,21 @@ class player {
   }
 
  private:
+  [[nodiscard]] result<std::unique_ptr<peer_memory>> connect(const peer_memory_shape& shape) const {
+    if (part_.port == 0) {
+      return peer_memory::connect(
+          {.path = part_.path, .rank = part_.rank, .ranks = 2, .device = part_.rank}, shape);
+    }
+    bootstrap_options who;
+    who.rank = part_.rank;
+    who.size = 2;
+    who.port = static_cast<std::uint16_t>(part_.port);
+    who.token = part_.path;
+    const auto job = support::join(who);
+    if (!job) return job.error();
+    return peer_memory::connect(**job, part_.rank, shape);  // which outlives the bootstrap
+  }
+
   void verify(staged_member& member, const support::router& routes) {
     const auto both = [&]() -> result<void> {
       const auto dispatched = member.dispatch();

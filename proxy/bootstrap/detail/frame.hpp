@@ -30,7 +30,7 @@ enum class frame_kind : std::uint8_t {
   proof,      ///< to the hub: version, rank, size, keyed digest
   welcome,    ///< from the hub: its keyed digest, the timing of all ranks
   refuse,     ///< from the hub: a notice; the connection ends
-  beat,       ///< both ways: alive. From the hub, while ranks are missing: their names
+  beat,       ///< both ways: alive
   part,       ///< to the hub: what a rank gives to a collective call
   parts,      ///< from the hub: what consecutive ranks gave
   lost,       ///< both ways: a notice that a rank is dead

@@ -351,8 +351,7 @@ class hub final : public node {
       const auto here = at++;
       if (now - here->since > silence()) drop(here);
     }
-    const std::string news = joined_ ? std::string() : missing();
-    const shared_bytes alive = make_frame(frame_kind::beat, 0, payload_writer().text(news).take());
+    const shared_bytes alive = make_frame(frame_kind::beat);
     for (std::size_t r = 1; r < members_.size(); ++r) {
       member& m = members_[r];
       if (m.is != presence::here) continue;

@@ -7,6 +7,9 @@
 #include <eptransport/proxy/bootstrap/detail/board.hpp>
 #include <eptransport/proxy/bootstrap/detail/frame.hpp>
 
+#if !__has_include(<boost/asio/io_context.hpp>)
+#error "A bootstrap over TCP needs Boost.Asio, 1.74 or later, headers only (Debian: libboost-dev)."
+#endif
 #include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/basic_stream_socket.hpp>
 #include <boost/asio/basic_waitable_timer.hpp>

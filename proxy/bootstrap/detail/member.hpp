@@ -137,7 +137,7 @@ class member final : public node {
       return refused(errc::mismatch, "what listens there does not know this job's token");
     }
     options_.beat_ns = std::max<std::uint64_t>(welcome.beat_ns, 1'000'000);
-    options_.silence_ns = welcome.silence_ns;
+    options_.silence_ns = std::max(welcome.silence_ns, 2 * options_.beat_ns);
     stage_ = stage::live;
     start_beating();
     if (waiting_) contribute(call_, *std::exchange(waiting_, std::nullopt));
