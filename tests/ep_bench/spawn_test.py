@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import unittest
@@ -63,8 +64,10 @@ class Spawned(unittest.TestCase):
         self.assertIn("--spawn R", done.stderr)
 
     def test_torchrun_variables_make_a_job(self):
-        who = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29417",
-               "EPT_JOB_TOKEN": "spawn-test"}
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        who = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+               "EPT_BOOTSTRAP_PORT": str(port), "EPT_JOB_TOKEN": "spawn-test"}
         command = [PROGRAM, "--wire", "libfabric:tcp", *WORK]
         ranks = [subprocess.Popen(command, env={**os.environ, **who, "RANK": str(rank)},
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

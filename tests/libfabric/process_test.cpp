@@ -274,8 +274,6 @@ void build_and_drop(const char* provider, int times) {
       proxied_options options;
       options.window_bytes = 1 << 16;
       options.signals = 4;
-      options.comms = 2;
-      options.channels = 2;
       options.engine.eager = 256;
       options.drive = proxy_drive::shared;
       options.driver.idle = proxy::polite;
@@ -283,7 +281,7 @@ void build_and_drop(const char* provider, int times) {
       ASSERT_TRUE(made) << made.error().message();
       const auto view = (*made)->view();
       const std::uint64_t soon = view.now_ns() + 20'000'000'000;
-      ASSERT_EQ(view.signal(host_thread(), i % 2 == 0 ? 0 : 1, 1 - r, 0, soon), op_status::ok);
+      ASSERT_EQ(view.signal(host_thread(), 0, 1 - r, 0, soon), op_status::ok);
       ASSERT_EQ(view.wait_signal(host_thread(), 0, 1, soon), op_status::ok);
     };
     std::thread other(rank, 1);
