@@ -274,13 +274,14 @@ TEST(BootstrapJoin, WithoutDescriptorsItIsAnError) {
     options.timeout_ns = 20 * ms;
     const std::size_t used = support::count_descriptors() - 1;  // it counts with one itself
     int failures = 0;
-    for (std::size_t more = 0; more < 8; ++more) {
+    // The first two have all they want: sanitizers learn types with a descriptor of their own.
+    for (std::size_t more = 0; more < 10; ++more) {
       options.rank = more % 2 == 0 ? 1 : 0;  // one comes, the other listens; neither meets anybody
       if (options.rank == 0) options.port = 0xffff;
       rlimit limit{};
       (void)::getrlimit(RLIMIT_NOFILE, &limit);
       rlimit few = limit;
-      few.rlim_cur = used + more;
+      if (more >= 2) few.rlim_cur = used + more - 2;
       (void)::setrlimit(RLIMIT_NOFILE, &few);
       if (!support::join(options)) ++failures;
       (void)::setrlimit(RLIMIT_NOFILE, &limit);
@@ -288,7 +289,7 @@ TEST(BootstrapJoin, WithoutDescriptorsItIsAnError) {
     return std::to_string(failures) + " failed, " +
            std::to_string(support::count_descriptors() - 1 - used) + " leaked";
   });
-  EXPECT_EQ(starved.wait(), "8 failed, 0 leaked");
+  EXPECT_EQ(starved.wait(), "10 failed, 0 leaked");
 }
 
 TEST(BootstrapCalls, AMissingRankIsNamedAndTheFailureIsFinal) {
