@@ -121,7 +121,7 @@ void expect_no_joining(meeting& at, std::int32_t ranks, errc code, const std::st
 
 TEST(BootstrapJoin, RanksThatStayAwayAreNamedToAll) {
   meeting at(8);
-  at.common.timeout_ns = 400 * ms;
+  at.common.timeout_ns = 1000 * ms;
   expect_no_joining(at, 8, errc::timed_out, "ranks 3, 7 have not arrived at 127.0.0.1:",
                     [](std::int32_t rank, bootstrap_options&) { return rank != 3 && rank != 7; });
 }
@@ -145,7 +145,7 @@ TEST(BootstrapJoin, AnotherConfigIsFoundEvenAtRankZero) {
 void expect_refusal(const std::string& part,
                     const std::function<void(bootstrap_options&)>& change) {
   meeting at(3);
-  at.common.timeout_ns = 1'000 * ms;
+  at.common.timeout_ns = 2000 * ms;
   run_ranks(3, [&](std::int32_t rank) {
     auto options = at.options(rank);
     if (rank == 2) {
@@ -168,7 +168,7 @@ TEST(BootstrapJoin, AnotherSizeOrTheSameRankTwiceIsRefusedByName) {
 
 TEST(BootstrapJoin, AnotherTokenIsRefusedAndTheOthersWaitOn) {
   meeting at(3);
-  at.common.timeout_ns = 500 * ms;
+  at.common.timeout_ns = 1000 * ms;
   run_ranks(3, [&](std::int32_t rank) {
     auto options = at.options(rank);
     if (rank == 2) options.token += "?";
