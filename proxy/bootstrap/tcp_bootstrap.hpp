@@ -24,6 +24,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -36,7 +37,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -207,6 +210,10 @@ class tcp_bootstrap final : public bootstrap {
     if (o.beat_ns == 0 || o.silence_ns / 2 < o.beat_ns || o.silence_ns > longest) {
       return refuse("silence_ns " + number(o.silence_ns) + " with beat_ns " + number(o.beat_ns) +
                     "; it must be twice as long at least, and at most " + number(longest));
+    }
+    bootstrap_detail::nonce unused;
+    if (::getentropy(unused.data(), unused.size()) != 0) {
+      return failure{std::error_code(errno, std::system_category()), "getentropy"};
     }
     return {};
   }

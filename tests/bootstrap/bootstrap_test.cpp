@@ -121,7 +121,7 @@ void expect_no_joining(meeting& at, std::int32_t ranks, errc code, const std::st
 
 TEST(BootstrapJoin, RanksThatStayAwayAreNamedToAll) {
   meeting at(8);
-  at.common.timeout_ns = 400 * ms;
+  at.common.timeout_ns = 1000 * ms;
   expect_no_joining(at, 8, errc::timed_out, "ranks 3, 7 have not arrived at 127.0.0.1:",
                     [](std::int32_t rank, bootstrap_options&) { return rank != 3 && rank != 7; });
 }
@@ -145,7 +145,7 @@ TEST(BootstrapJoin, AnotherConfigIsFoundEvenAtRankZero) {
 void expect_refusal(const std::string& part,
                     const std::function<void(bootstrap_options&)>& change) {
   meeting at(3);
-  at.common.timeout_ns = 1'000 * ms;
+  at.common.timeout_ns = 2000 * ms;
   run_ranks(3, [&](std::int32_t rank) {
     auto options = at.options(rank);
     if (rank == 2) {
@@ -168,7 +168,7 @@ TEST(BootstrapJoin, AnotherSizeOrTheSameRankTwiceIsRefusedByName) {
 
 TEST(BootstrapJoin, AnotherTokenIsRefusedAndTheOthersWaitOn) {
   meeting at(3);
-  at.common.timeout_ns = 500 * ms;
+  at.common.timeout_ns = 1000 * ms;
   run_ranks(3, [&](std::int32_t rank) {
     auto options = at.options(rank);
     if (rank == 2) options.token += "?";
@@ -274,13 +274,14 @@ TEST(BootstrapJoin, WithoutDescriptorsItIsAnError) {
     options.timeout_ns = 20 * ms;
     const std::size_t used = support::count_descriptors() - 1;  // it counts with one itself
     int failures = 0;
-    for (std::size_t more = 0; more < 8; ++more) {
+    // The first two have all they want: sanitizers learn types with a descriptor of their own.
+    for (std::size_t more = 0; more < 10; ++more) {
       options.rank = more % 2 == 0 ? 1 : 0;  // one comes, the other listens; neither meets anybody
       if (options.rank == 0) options.port = 0xffff;
       rlimit limit{};
       (void)::getrlimit(RLIMIT_NOFILE, &limit);
       rlimit few = limit;
-      few.rlim_cur = used + more;
+      if (more >= 2) few.rlim_cur = used + more - 2;
       (void)::setrlimit(RLIMIT_NOFILE, &few);
       if (!support::join(options)) ++failures;
       (void)::setrlimit(RLIMIT_NOFILE, &limit);
@@ -288,7 +289,7 @@ TEST(BootstrapJoin, WithoutDescriptorsItIsAnError) {
     return std::to_string(failures) + " failed, " +
            std::to_string(support::count_descriptors() - 1 - used) + " leaked";
   });
-  EXPECT_EQ(starved.wait(), "8 failed, 0 leaked");
+  EXPECT_EQ(starved.wait(), "10 failed, 0 leaked");
 }
 
 TEST(BootstrapCalls, AMissingRankIsNamedAndTheFailureIsFinal) {

@@ -152,7 +152,7 @@ std::vector<std::string> stop_one(std::int32_t victim, std::uint64_t silence_ms,
 }
 
 TEST(BootstrapDeath, ARankThatStandsStillForTooLongIsGivenUpAndLearnsIt) {
-  const std::vector<std::string> said = stop_one(2, 600, 1200, 20'000);
+  const std::vector<std::string> said = stop_one(2, 1000, 1700, 20'000);
   for (std::size_t r : {0U, 1U}) {
     EXPECT_EQ(said[r].find(" lost 2 rank 2 is lost: it has been silent for "), 0U) << said[r];
   }
@@ -160,7 +160,7 @@ TEST(BootstrapDeath, ARankThatStandsStillForTooLongIsGivenUpAndLearnsIt) {
 }
 
 TEST(BootstrapDeath, RankZeroToo) {
-  const std::vector<std::string> said = stop_one(0, 600, 1200, 20'000);
+  const std::vector<std::string> said = stop_one(0, 1000, 1700, 20'000);
   for (std::size_t r : {1U, 2U}) {
     EXPECT_EQ(said[r].find(" lost 0 rank 0 is lost: it has been silent for "), 0U) << said[r];
   }

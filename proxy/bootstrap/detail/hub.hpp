@@ -210,7 +210,10 @@ class hub final : public node {
     const std::string text = "rank " + std::to_string(rank) + " has left, no call can complete";
     tell(frame_kind::left, {static_cast<std::uint32_t>(errc::transport_failed), rank, text});
     board_.end_calls({errc::transport_failed, "bootstrap", text});
-    if (!joined_) fail(errc::transport_failed, rank, "it left while ranks were missing");
+    if (!joined_) {
+      fail(errc::transport_failed, rank,
+           "rank " + std::to_string(rank) + " left while " + missing());
+    }
   }
 
   /// A rank is dead.
