@@ -42,33 +42,31 @@ class loopback_view {
   template <ThreadGroup Group>
   op_status put(const Group&, std::uint32_t channel, const put_request& request,
                 std::uint64_t deadline_ns) const {
-    put_request counted = request;
-    if (request.signal != no_signal) counted.signal = word(request.signal);
-    return world_->put(rank_, channel, counted, deadline_ns, inner_);
+    return world_->put(rank_, channel, request, deadline_ns, inner_);
   }
 
   template <ThreadGroup Group>
   op_status signal(const Group&, std::uint32_t channel, std::int32_t peer, std::uint32_t signal,
                    std::uint64_t deadline_ns) const {
-    return world_->put(rank_, channel, {.peer = peer, .signal = word(signal)}, deadline_ns, inner_);
+    return world_->put(rank_, channel, {.peer = peer, .signal = signal}, deadline_ns, inner_);
   }
 
   [[nodiscard]] std::uint64_t read_signal(std::uint32_t signal) const {
-    return world_->read_signal(rank_, word(signal));
+    return world_->read_signal(rank_, signal, inner_);
   }
 
   template <ThreadGroup Group>
   op_status wait_signal(const Group&, std::uint32_t signal, std::uint64_t at_least,
                         std::uint64_t deadline_ns) const {
-    return world_->wait_signal(rank_, word(signal), at_least, deadline_ns);
+    return world_->wait_signal(rank_, signal, at_least, deadline_ns, inner_);
   }
 
   /// Waits for the sum of the word and that of the same index on the world's other wire: two waits
   /// by turns could not say when it happened.
   template <ThreadGroup Group, class Other>
-  op_status wait_sum(const Group&, const loopback_view<Other>& other, std::uint32_t signal,
+  op_status wait_sum(const Group&, const loopback_view<Other>&, std::uint32_t signal,
                      std::uint64_t at_least, std::uint64_t deadline_ns) const {
-    return world_->wait_sum(rank_, word(signal), other.word(signal), at_least, deadline_ns);
+    return world_->wait_sum(rank_, signal, at_least, deadline_ns);
   }
 
   /// Never waits: the simulator copies the sources, or lands them.
@@ -82,15 +80,6 @@ class loopback_view {
   void submit(const Group&, std::uint32_t) const noexcept {}
 
  private:
-  template <class Other>
-  friend class loopback_view;
-
-  /// Words of the inner wire lie behind those of the other one. Out of range stays out of range.
-  [[nodiscard]] std::uint32_t word(std::uint32_t signal) const noexcept {
-    const std::uint32_t words = world_->options().signals;
-    return inner_ || signal >= words ? words + signal : signal;
-  }
-
   loopback_detail::engine* world_;
   int rank_;
   bool inner_;

@@ -274,6 +274,14 @@ TEST(HybridCost, SixteenRanksWithTwoTokensPayAQuarterBehindAProxy) {
   EXPECT_GT(pair_ns(direct), 4 * hybrid_ns);
 }
 
+TEST(HybridCost, ThePlannerTakesRelaysWhereMessagesAreDear) {
+  run_config config = priced("hybrid:nvlink+efa-proxy", nodes_of({8, 8}), 2);
+  config.message = message_shape::automatic;
+  const run_result got = run(config);
+  ASSERT_TRUE(got.verified) << got.why();
+  EXPECT_EQ(got.message, message_shape::per_node) << got.reason;
+}
+
 TEST(HybridCost, OneNodeCostsWhatItsWireCosts) {
   const std::vector<int> nodes = nodes_of({8});
   const double inner = pair_ns(priced("nvlink", nodes, 64));

@@ -110,17 +110,16 @@ class engine final : private world_of_actors, private landing_ground {
 
   // What a view does; `TransportView` in core/transport.hpp says what each means.
   [[nodiscard]] std::uint64_t now_ns(int rank);
-  // `request.signal` is a word: of the inner wire, the signal plus `options().signals`.
   [[nodiscard]] std::byte* peer_pointer(int rank, int peer, std::uint64_t offset,
                                         std::uint64_t bytes, bool inner = false);
   [[nodiscard]] op_status put(int rank, std::uint32_t channel, const put_request& request,
                               std::uint64_t deadline_ns, bool inner = false);
-  [[nodiscard]] std::uint64_t read_signal(int rank, std::uint32_t signal);
+  [[nodiscard]] std::uint64_t read_signal(int rank, std::uint32_t signal, bool inner = false);
   [[nodiscard]] op_status wait_signal(int rank, std::uint32_t signal, std::uint64_t at_least,
-                                      std::uint64_t deadline_ns);
-  /// Waits for the sum of two words of the rank, which two wires write.
-  [[nodiscard]] op_status wait_sum(int rank, std::uint32_t word, std::uint32_t other,
-                                   std::uint64_t at_least, std::uint64_t deadline_ns);
+                                      std::uint64_t deadline_ns, bool inner = false);
+  /// Waits for the sum of the signal's two words, of which each wire writes one.
+  [[nodiscard]] op_status wait_sum(int rank, std::uint32_t signal, std::uint64_t at_least,
+                                   std::uint64_t deadline_ns);
   [[nodiscard]] op_status flush(int rank, std::uint32_t channel);
 
   // What a rank's owner does.
@@ -202,6 +201,10 @@ class engine final : private world_of_actors, private landing_ground {
   void land_piece(const message& m, piece p) override;
   void land_signal(const message& m) override;
 
+  /// Words of the inner wire lie behind those of the other one.
+  [[nodiscard]] std::uint32_t word_of(std::uint32_t signal, bool inner) const {
+    return signal != no_signal && inner ? options_.signals + signal : signal;
+  }
   [[nodiscard]] const capabilities& caps_of(bool inner) const { return inner ? *inner_ : caps_; }
   std::string wrong_with(int rank, std::uint32_t channel, const put_request& request, bool inner);
   bool admit(int rank, std::uint32_t channel, const put_request& request, bool inner);

@@ -105,7 +105,6 @@ inline std::string engine::wrong_with(int rank, std::uint32_t channel, const put
                                       bool inner) {
   const auto number = [](auto value) { return std::to_string(value); };
   const capabilities& caps = caps_of(inner);
-  const std::uint32_t first = inner ? options_.signals : 0;
   if (!valid_rank(request.peer)) {
     return "peer " + number(request.peer) + " of " + number(options_.ranks) + " ranks";
   }
@@ -115,8 +114,8 @@ inline std::string engine::wrong_with(int rank, std::uint32_t channel, const put
   if (inner && node(request.peer) != node(rank)) {
     return "peer " + number(request.peer) + " of another node, over the wire inside the node";
   }
-  if (request.signal != no_signal && request.signal - first >= options_.signals) {
-    return "signal " + number(request.signal - first) + " of " + number(options_.signals);
+  if (request.signal != no_signal && request.signal >= options_.signals) {
+    return "signal " + number(request.signal) + " of " + number(options_.signals);
   }
   if (caps.max_message != 0 && request.bytes > caps.max_message) {
     return number(request.bytes) + " bytes, max_message is " + number(caps.max_message);
@@ -170,7 +169,8 @@ inline op_status engine::put_directly(int rank, std::uint32_t channel, const put
   if (request.bytes != 0) {
     std::memcpy(peer.memory.data() + request.dst_offset, request.src, request.bytes);
   }
-  if (request.signal != no_signal) host_memory::signal_add(&peer.words[request.signal], 1);
+  const std::uint32_t word = word_of(request.signal, inner);
+  if (request.signal != no_signal) host_memory::signal_add(&peer.words[word], 1);
   return op_status::ok;
 }
 
@@ -202,6 +202,7 @@ inline void engine::send(int rank, std::uint32_t channel, const put_request& req
   m->source = rank;
   m->channel = channel;
   m->request = request;
+  m->request.signal = word_of(request.signal, inner);
   m->serial = serial_++;
   m->ordered = caps_of(inner).put_order == ordering::per_channel;
   const bool shuffled = options_.order == delivery::shuffled;

@@ -95,13 +95,14 @@ inline void engine::acquired(int rank, std::uint32_t signal, std::uint64_t value
 }
 
 inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64_t at_least,
-                                     std::uint64_t deadline_ns) {
+                                     std::uint64_t deadline_ns, bool inner) {
   rank_state& own = state(rank);
-  if (signal >= own.words.size()) {
+  if (signal >= options_.signals) {
     const lock_type lock(mutex_);
     (void)admit(rank, 0, {.peer = rank, .signal = signal}, false);
     return op_status::failed;
   }
+  signal = word_of(signal, inner);
   const std::uint64_t* word = &own.words[signal];
   lock_type lock = direct_ ? lock_type(mutex_, std::defer_lock) : begin_operation(rank);
   scheduling_point(lock);
@@ -127,14 +128,15 @@ inline op_status engine::wait_signal(int rank, std::uint32_t signal, std::uint64
   }
 }
 
-inline op_status engine::wait_sum(int rank, std::uint32_t word, std::uint32_t other,
-                                  std::uint64_t at_least, std::uint64_t deadline_ns) {
+inline op_status engine::wait_sum(int rank, std::uint32_t word, std::uint64_t at_least,
+                                  std::uint64_t deadline_ns) {
   rank_state& own = state(rank);
-  if (word >= own.words.size() || other >= own.words.size()) {
+  if (word >= options_.signals) {
     const lock_type lock(mutex_);
-    (void)admit(rank, 0, {.peer = rank, .signal = options_.signals}, false);
+    (void)admit(rank, 0, {.peer = rank, .signal = word}, false);
     return op_status::failed;
   }
+  const std::uint32_t other = word_of(word, true);
   const std::uint64_t* a = &own.words[word];
   const std::uint64_t* b = &own.words[other];
   lock_type lock = direct_ ? lock_type(mutex_, std::defer_lock) : begin_operation(rank);
@@ -166,13 +168,14 @@ inline op_status engine::wait_sum(int rank, std::uint32_t word, std::uint32_t ot
   }
 }
 
-inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal) {
+inline std::uint64_t engine::read_signal(int rank, std::uint32_t signal, bool inner) {
   rank_state& own = state(rank);
-  if (signal >= own.words.size()) {
+  if (signal >= options_.signals) {
     const lock_type lock(mutex_);
     (void)admit(rank, 0, {.peer = rank, .signal = signal}, false);
     return 0;
   }
+  signal = word_of(signal, inner);
   const std::uint64_t* word = &own.words[signal];
   if (direct_) return host_memory::signal_acquire(word);
   lock_type lock = begin_look();
