@@ -303,7 +303,9 @@ class block_nic {
     // Grids of other lanes have NICs too: one block at a time.
     if (threadIdx.x == 0) mine = device_memory::claim(&q.busy, 1);
     __syncthreads();
-    if (!mine) return;
+    const bool ours = mine;
+    __syncthreads();  // all have read it before the next queue's answer
+    if (!ours) return;
     for (;;) {
       if (threadIdx.x == 0) fresh = detail::fresh_entries<kEfa>(q);
       __syncthreads();
