@@ -5,6 +5,7 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/gdaki/emulator/setup.hpp>
+#include <eptransport/gdaki/queue_memory.hpp>
 
 #include <cstdint>
 #include <vector>
@@ -53,12 +54,13 @@ struct gdaki_options {
   std::uint64_t window_bytes = 0;  ///< per rank
   std::uint32_t signals = 0;       ///< words per rank
   std::uint32_t channels = 1;
-  std::vector<int> nodes = {};       ///< node of each rank; empty: 8 ranks a node
-  std::uint32_t workers = 1;         ///< host threads per rank and launch
-  std::uint64_t counter_start = 0;   ///< first value of every signal word
-  std::uint32_t queue_slots = 256;   ///< of each send queue, a power of two, at most 32768
-  std::uint64_t first_index = 0;     ///< of each send queue
-  std::uint32_t max_batch = 16;      ///< EFA: entries that a doorbell may cover
+  std::vector<int> nodes = {};      ///< node of each rank; empty: 8 ranks a node
+  std::uint32_t workers = 1;        ///< host threads per rank and launch
+  std::uint64_t counter_start = 0;  ///< first value of every signal word
+  std::uint32_t queue_slots = 256;  ///< of each send queue, a power of two, at most 32768
+  std::uint64_t first_index = 0;    ///< of each send queue
+  gdaki::ring_home home = gdaki::ring_home::host;  ///< where queues lie, seen from the poster
+  std::uint32_t max_batch = 16;                    ///< EFA: entries that a doorbell may cover
   std::uint32_t ring_every = 1;      ///< a doorbell per that many entries, a power of two
   std::uint32_t max_counters = 512;  ///< EFA: completion counters of the device
   gdaki::emulator::schedule_options schedule = {};  ///< its seed is `seed`

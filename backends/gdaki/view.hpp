@@ -92,9 +92,10 @@ class gdaki_view {
     };
     const auto done = [&] {
       if (reached()) return true;
-      const std::uint32_t look = looks++;
-      if (look % Waiter::serve_every != 0) return false;
-      serve<Group>(group, look / Waiter::serve_every % t_.queue_count);
+      const std::uint32_t look = ++looks;
+      if (look % Waiter::serve_every == 0) {
+        serve<Group>(group, look / Waiter::serve_every % t_.queue_count);
+      }
       return false;
     };
     return wait(group, done, deadline_ns);

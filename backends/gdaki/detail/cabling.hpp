@@ -215,6 +215,7 @@ posting_queue<typename Wire::queue> cabling<Wire>::queue_of(std::uint32_t rank,
   a.max_batch = is_efa ? options_.max_batch : 0;
   a.ring_every = options_.ring_every;
   a.qpn = qpn(q);
+  a.home = options_.home;
   a.id = q;
   a.record = is_efa ? nullptr : record(rank, q);
   a.doorbell = doorbell(rank, q);

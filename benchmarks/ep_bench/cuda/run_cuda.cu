@@ -3,7 +3,8 @@
 /// @brief `--exec cuda`: R virtual ranks on one GPU, every call measured with CUDA events.
 ///
 /// All ranks' kernels run in one grid and share one memory: the times show what the kernels cost on
-/// a GPU, not what a wire would add. The simulator's charges appear in the rooflines alone.
+/// a GPU, not what a wire would add. The simulator's charges appear in the rooflines alone. On
+/// gdaki wires the times include an emulated NIC's: a host thread's, or a block's of the GPU.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "ep_bench/cli.hpp"
 #include "ep_bench/cuda.hpp"
 #include "ep_bench/progress.hpp"
+#include "support/gdaki_gpu_run.hpp"
 #include "support/gpu_run.hpp"
 #include "support/peer_run.hpp"
 
@@ -48,7 +50,7 @@ double percentile(const std::vector<double>& times, std::size_t percent) {
 void print_line(const std::string& wire, const char* call, const std::vector<double>& times,
                 double bytes) {
   const double mean = mean_of(times);
-  std::printf("%-9s %-8s  kernel %7.1f us mean, %7.1f p50, %7.1f p99 (cuda events, %zu calls)",
+  std::printf("%-10s %-8s  kernel %7.1f us mean, %7.1f p50, %7.1f p99 (cuda events, %zu calls)",
               wire.c_str(), call, mean / 1e3, percentile(times, 50) / 1e3,
               percentile(times, 99) / 1e3, times.size());
   if (wire.starts_with("proxy:")) {
@@ -70,7 +72,11 @@ void run_wire(const std::string& wire, const options& asked, std::vector<measure
   config.wire = wire;
   config.progress = [&shown](int iteration) { shown.done(iteration); };
   gpu_times times;
-  run_result result = support::run_on_gpu(config, {.timed = true}, &times);
+  const support::gpu_options how{.timed = true};
+  run_result result =
+      wire.starts_with("gdaki:")
+          ? support::run_gdaki_on_gpu(config, asked.nic == nic_place::block, how, &times)
+          : support::run_on_gpu(config, how, &times);
   shown.finish();
   const std::vector<double> dispatch = warm(times.dispatch_ns);
   const std::vector<double> combine = warm(times.combine_ns);

@@ -9,7 +9,10 @@
 /// others find out at their deadline.
 ///
 ///     grid    | rank 0: b blocks | rank 1: b blocks | ..       block i works for rank i / b
-///     table   | present [R] | call [R] |  one ring slot in pinned memory, its copy on the device
+///     table   | present [R] | call [R] | gone |   one ring slot in pinned memory, its copy on the
+///                                               device; `gone`: blocks that have left
+///
+/// *Attendants* are further blocks of each grid that work for the ranks, such as emulated NICs.
 #pragma once
 
 #include <eptransport/core/config.hpp>
@@ -43,6 +46,12 @@ namespace detail {
 /// Bytes before the calls of a table: one flag per rank.
 [[nodiscard]] EPT_HOST_DEVICE constexpr std::uint64_t table_calls(std::uint32_t ranks) noexcept {
   return (std::uint64_t{ranks} + 15) / 16 * 16;
+}
+
+/// Where the word that counts blocks which have left lies, for kernels with attendants.
+[[nodiscard]] EPT_HOST_DEVICE constexpr std::uint64_t table_gone(
+    std::uint32_t ranks, std::uint64_t call_bytes) noexcept {
+  return (table_calls(ranks) + ranks * call_bytes + 15) / 16 * 16;
 }
 
 /// All ranks' grids in one. The call is copied to shared memory: every field of it is read often.
@@ -84,8 +93,15 @@ class cuda_gathering {
     const void* kernel = nullptr;
     const void* call = nullptr;
     std::size_t bytes = 0;
-    std::uint32_t max_sms = 0;
+    std::uint32_t max_sms = 0;  ///< of the rank's own blocks
     cudaStream_t stream = nullptr;
+  };
+
+  /// What attendants are: blocks behind the ranks' in each grid, told by the kernel's third and
+  /// fourth argument what to do and how many they are.
+  struct attendance {
+    std::uint32_t blocks = 0;
+    const void* work = nullptr;
   };
 
   /// @param patience  how long the first to come waits for the last
@@ -114,6 +130,12 @@ class cuda_gathering {
     return max_sms == 0 || max_sms > blocks_ ? blocks_ : max_sms;
   }
   [[nodiscard]] std::uint32_t warps() const noexcept { return warps_; }
+
+  /// From now on each grid has them. Before the first launch.
+  void attend(const attendance& by) {
+    const std::lock_guard lock(mutex_);
+    attendance_ = by;
+  }
 
   /// From now on each grid is measured with CUDA events, on a stream that is held while it is
   /// filled: for benchmarks, 50 us slower a launch.
@@ -196,10 +218,12 @@ class cuda_gathering {
       }
     }
     const std::uint64_t calls = detail::table_calls(ranks_);
-    const std::uint64_t bytes = calls + ranks_ * std::uint64_t{first->bytes};
+    const std::uint64_t gone = detail::table_gone(ranks_, first->bytes);
+    const std::uint64_t bytes = gone + sizeof(std::uint64_t);
     slot& table = ring_[next_++ % ring_slots];
     if (auto ready = prepare(table, bytes); !ready) return ready;
     std::memset(table.host.get(), 0, calls);
+    std::memset(table.host.get() + gone, 0, sizeof(std::uint64_t));
     for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
       if (offers_[rank].kernel == nullptr) continue;
       table.host.get()[rank] = std::byte{1};
@@ -225,8 +249,9 @@ class cuda_gathering {
     if (!copied) return copied;
     if (timed_) (void)cudaEventRecord(table.begun, how.stream);
     const std::byte* calls = table.device.get();
-    void* arguments[] = {&calls, &ranks_};
-    const auto started = device_.launch(how.kernel, ranks_ * each, warps_, arguments, how.stream);
+    void* arguments[] = {&calls, &ranks_, &attendance_.work, &attendance_.blocks};
+    const std::uint32_t blocks = ranks_ * each + attendance_.blocks;
+    const auto started = device_.launch(how.kernel, blocks, warps_, arguments, how.stream);
     const auto marked = cuda_result(cudaEventRecord(table.done, how.stream), "cudaEventRecord");
     return started ? marked : started;
   }
@@ -266,6 +291,7 @@ class cuda_gathering {
   rank_barrier meeting_;
   slot ring_[ring_slots];
   std::uint64_t next_ = 0;
+  attendance attendance_;
   bool timed_ = false;
 };
 
