@@ -67,8 +67,7 @@ EPT_KERNEL __launch_bounds__(detail::max_block_threads) void run_beside_nics(
   static_assert(std::is_trivially_copyable_v<Call> && sizeof(Call) % 4 == 0);
   __shared__ alignas(16) std::uint32_t words[sizeof(Call) / 4];
   const std::uint32_t working = gridDim.x - nics;
-  auto* gone =
-      reinterpret_cast<std::uint64_t*>(table + detail::table_gone(ranks, sizeof(Call)));
+  auto* gone = reinterpret_cast<std::uint64_t*>(table + detail::table_gone(ranks, sizeof(Call)));
   if (blockIdx.x >= working) {
     gdaki::emulator::block_nic<kEfa>::serve(*net, blockIdx.x - working, nics, gone, working);
     return;
@@ -76,8 +75,8 @@ EPT_KERNEL __launch_bounds__(detail::max_block_threads) void run_beside_nics(
   const std::uint32_t blocks = working / ranks;
   const std::uint32_t rank = blockIdx.x / blocks;
   if (table[rank] != std::byte{0}) {
-    const auto* call = reinterpret_cast<const std::uint32_t*>(
-        table + detail::table_calls(ranks) + rank * sizeof(Call));
+    const auto* call = reinterpret_cast<const std::uint32_t*>(table + detail::table_calls(ranks) +
+                                                              rank * sizeof(Call));
     for (std::uint32_t i = threadIdx.x; i < sizeof(Call) / 4; i += blockDim.x) words[i] = call[i];
     __syncthreads();
     const Call& mine = *reinterpret_cast<const Call*>(words);

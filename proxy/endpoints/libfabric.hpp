@@ -190,4 +190,3 @@ static_assert(ProxyEndpoint<libfabric_endpoint>);
 }  // namespace eptransport::proxy
 
 #include <eptransport/proxy/endpoints/detail/fabric_endpoint_impl.hpp>
-#include <eptransport/proxy/endpoints/detail/fabric_ports_impl.hpp>

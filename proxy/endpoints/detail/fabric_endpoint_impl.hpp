@@ -347,3 +347,6 @@ inline std::string libfabric_endpoint::describe(int code) const {
 }
 
 }  // namespace eptransport::proxy
+
+// check: includes the ports use what stands above
+#include <eptransport/proxy/endpoints/detail/fabric_ports_impl.hpp>
