@@ -18,6 +18,7 @@
 #include <eptransport/core/transport.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/pieces.hpp>
 #include <eptransport/kernels/receive.hpp>
 #include <eptransport/kernels/write.hpp>
 
@@ -179,27 +180,25 @@ template <class Context>
           window + geo.staged_sides + packed * geo.side_bytes};
 }
 
-/// Sends, stores or stages one token's rows.
+/// True if a row is sent: false if it was dropped now, or when the handle was filled.
+[[nodiscard]] EPT_HOST_DEVICE inline bool travels(const handle_parts& handle,
+                                                  const route_entry& to) noexcept {
+  return to.slot >= 0 && to.slot < handle.sent[to.rank];
+}
+
+/// Stages one token's rows, or stores them where they are the own rank's, and sends those that
+/// travel alone.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
                                   const handle_parts& handle, std::int64_t token) {
   const geometry& geo = ctx.geo;
-  route_entry* routes = handle.routes + token * geo.top_k;
+  const route_entry* routes = handle.routes + token * geo.top_k;
   const std::byte* staged_side = nullptr;  // per_row: of the staged row, which all puts share
   for (std::int32_t i = 0; i < geo.top_k && routes[i].rank >= 0; ++i) {
     const route_entry to = routes[i];
-    if (to.slot < 0) continue;  // dropped when the handle was filled
-    ctx.worker.sync();          // everybody has read the entry
-    if (to.slot >= handle.sent[to.rank]) {
-      if (ctx.worker.thread() == 0) routes[i].slot = -1;
-      continue;
-    }
+    if (!travels(handle, to)) continue;
     const counted_place place = place_of(ctx, handle, to, token);
-    if (place.row == nullptr || place.side == nullptr) {
-      (void)sent(ctx, op_status::failed, stage::dispatch_send, to.rank);
-      return;
-    }
     const bool alone = to.rank != geo.rank && geo.message == message_shape::per_row;
     if (alone && staged_side != nullptr) {
       ctx.worker.copy(place.side, staged_side, geo.side_bytes);
@@ -218,6 +217,51 @@ EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
              stage::dispatch_send)) {
       return;
     }
+  }
+}
+
+/// Stores this worker's share of the tokens at their final places everywhere.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void store_counted(const Context& ctx, const dispatch_input& in,
+                                   const handle_parts& handle, std::int64_t tokens) {
+  const geometry& geo = ctx.geo;
+  for_pieces(ctx.worker, tokens, row_units(geo), [&](const piece& part) {
+    const route_entry* routes = handle.routes + part.row * geo.top_k;
+    for (std::int32_t first = 0; first < geo.top_k; first += fan::most) {
+      fan rows{};
+      fan sides{};
+      std::int32_t refused = -1;
+      EPT_UNROLL
+      for (int i = 0; i < fan::most; ++i) {
+        if (first + i >= geo.top_k) continue;
+        const route_entry to = routes[first + i];
+        if (to.rank < 0 || !travels(handle, to)) continue;
+        const counted_place place = place_of(ctx, handle, to, part.row);
+        if (place.row == nullptr || place.side == nullptr) refused = to.rank;
+        rows.to[i] = place.row;
+        sides.to[i] = place.side;
+      }
+      if (refused >= 0) {
+        (void)sent(ctx, op_status::failed, stage::dispatch_send, refused);
+        return;
+      }
+      write_piece(ctx, in, part, rows, sides);
+    }
+  });
+}
+
+/// Notes in the routes of this worker's share which rows were dropped. After a barrier: until then
+/// others read the entries.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void note_dropped(const Context& ctx, const handle_parts& handle,
+                                  std::int64_t tokens) {
+  if (ctx.geo.overflow == overflow_policy::error) return;
+  const share mine = share_of(ctx.worker, tokens * ctx.geo.top_k);
+  for (std::int64_t i = mine.begin + ctx.worker.thread(); i < mine.end; i += ctx.worker.threads()) {
+    route_entry& to = handle.routes[i];
+    if (to.rank >= 0 && to.slot >= handle.sent[to.rank]) to.slot = -1;
   }
 }
 
@@ -287,11 +331,66 @@ EPT_HOST_DEVICE void await_counted(const Context& ctx, const handle_parts& handl
   }
 }
 
-/// The second half of a counted dispatch, up to the arrival of all rows.
+/// Waits, as one member of a crew, for this member's share of what the peers store. What has been
+/// consumed is noted when the last worker leaves: every crew reads it.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_input& in,
-                                           const dispatch_output& out, const handle_parts& handle) {
+[[nodiscard]] EPT_HOST_DEVICE bool await_stored_rows(const Context& ctx,
+                                                     const handle_parts& handle) {
+  const geometry& geo = ctx.geo;
+  const bool summed = geo.sources == 1;
+  const auto members = static_cast<std::int32_t>(ctx.worker.members());
+  const std::int32_t turn = members - 1 - static_cast<std::int32_t>(ctx.worker.member());
+  awaited what{.signal = geo.counted_signal(0), .where = stage::rows, .next = ctx.epoch + 1};
+  std::int64_t all = 0;
+  for (std::int32_t peer = summed ? 0 : turn; peer < geo.ranks; peer += summed ? 1 : members) {
+    const std::int64_t messages =
+        peer == geo.rank ? 0 : geo.counted_messages(handle.received[peer]);
+    all += messages;
+    if (summed || messages == 0) continue;
+    what.peer = peer;
+    what.signal = geo.counted_signal(peer);
+    what.target = ctx.lane.base[what.signal - geo.first_signal] + ctx.lane.counted_due[peer] +
+                  static_cast<std::uint64_t>(messages);
+    if (!wait_for(ctx, what)) return false;
+  }
+  if (!summed || turn != 0 || all == 0) return true;
+  what.target = ctx.lane.base[what.signal - geo.first_signal] + ctx.lane.counted_due[0] +
+                static_cast<std::uint64_t>(all);
+  return wait_for(ctx, what);
+}
+
+/// Stores the rows, and waits for the peers' by every crew for itself. Returns the rows per source,
+/// the same for the workers of a crew; null: the lane has a fault.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE const std::int64_t* exchange_stored_rows(const Context& ctx,
+                                                                       const dispatch_input& in,
+                                                                       const handle_parts& handle,
+                                                                       std::int64_t tokens) {
+  const auto& worker = ctx.worker;
+  const bool sound = ctx.ok();
+  if (sound) store_counted(ctx, in, handle, tokens);
+  const arrival stored = worker.arrive();
+  if (stored.last && ctx.ok()) {
+    for (auto i = static_cast<std::int32_t>(worker.member()); i < ctx.geo.ranks;
+         i += static_cast<std::int32_t>(worker.members())) {
+      const std::int32_t peer = peer_at(ctx.geo, i);
+      if (peer != ctx.geo.rank) send_packed(ctx, handle, peer);
+    }
+  }
+  const bool came = sound && await_stored_rows(ctx, handle);
+  return worker.crew_all(complete_arrival(ctx, stored, stage::rows) && came) ? handle.received
+                                                                             : nullptr;
+}
+
+/// The second half of a counted dispatch, up to the arrival of all rows. Returns the rows per
+/// source; null: the lane has a fault.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE const std::int64_t* exchange_counted_rows(
+    const Context& ctx, const dispatch_input& in, const dispatch_output& out,
+    const handle_parts& handle) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   if (ctx.ok() && !in.cached) plan_counted(ctx, handle);
@@ -312,13 +411,19 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
   const std::int64_t tokens = in.cached || in.device_tokens == nullptr
                                   ? (in.cached ? handle.header->tokens : in.tokens)
                                   : *in.device_tokens;
-  const share mine = share_of(worker, tokens);
   if (ctx.ok() && !in.cached) publish_early(ctx, out);
+  if (geo.message == message_shape::direct) {
+    const std::int64_t* received = exchange_stored_rows(ctx, in, handle, tokens);
+    if (received != nullptr) note_dropped(ctx, handle, tokens);
+    return received;
+  }
+  const share mine = share_of(worker, tokens);
   for (std::int64_t t = mine.begin; t < mine.end && ctx.ok(); ++t) {
     send_counted(ctx, in, handle, t);
   }
   ctx.view.submit(worker, ctx.channel);
   ctx.barrier(stage::dispatch_recv);
+  if (ctx.ok()) note_dropped(ctx, handle, tokens);
   for (std::int32_t i = static_cast<std::int32_t>(worker.worker()); i < geo.ranks;
        i += static_cast<std::int32_t>(worker.workers())) {
     const std::int32_t peer = peer_at(geo, i);
@@ -326,6 +431,7 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
   }
   if (ctx.ok()) await_counted(ctx, handle);
   ctx.barrier(stage::rows);
+  return ctx.ok() ? handle.received : nullptr;
 }
 
 }  // namespace eptransport::detail

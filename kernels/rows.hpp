@@ -33,14 +33,13 @@ struct tile_sum {
   }
 };
 
-/// Pairs of columns that a thread sums at once, and how many rows it loads before it adds the
-/// first: a GPU thread keeps loads in flight; a host thread has caches for that, and long loops
-/// vectorise.
+/// Pairs of columns of a tile, and how many loads a thread issues before it adds the first: a GPU
+/// thread keeps loads in flight; a host thread has caches for that, and long loops vectorise.
 template <class G>
 struct sum_shape {
   static constexpr bool host = std::is_same_v<typename G::memory, host_memory>;
   static constexpr int pairs = host ? 32 : 4;
-  static constexpr int ahead = host ? 1 : 4;
+  static constexpr int ahead = host ? 1 : 8;
 };
 
 /// True if all bits say that 16-byte accesses are allowed.
@@ -48,8 +47,8 @@ struct sum_shape {
   return (bits & 15u) == 0;
 }
 
-/// The first rows of a source, looked up once for all columns. The places are fixed, and every loop
-/// over them unrolls, so that a GPU keeps them in registers.
+/// The first rows of a source, looked up once for all columns, those that exist at the front. The
+/// places are fixed, and every loop over them unrolls, so that a GPU keeps them in registers.
 template <class Source>
 struct held_rows {
   static constexpr int most = 8;
@@ -61,6 +60,18 @@ struct held_rows {
       row[i] = i < source.count() ? source.row(i) : nullptr;
       weight[i] = Source::weighted && row[i] != nullptr ? source.weight(i) : 1.0F;
     }
+    EPT_UNROLL
+    for (int i = 0; i < most; ++i) {
+      if (row[i] == nullptr) continue;
+      EPT_UNROLL
+      for (int to = 0; to < i; ++to) {
+        if (to != count) continue;
+        row[to] = row[i];
+        weight[to] = weight[i];
+        row[i] = nullptr;
+      }
+      ++count;
+    }
   }
 
   [[nodiscard]] EPT_HOST_DEVICE std::uint64_t addresses() const {
@@ -70,6 +81,7 @@ struct held_rows {
     return bits;
   }
 
+  int count = 0;
   const std::byte* row[most];
   float weight[most];
 };
@@ -87,45 +99,100 @@ EPT_HOST_DEVICE void add_tile(const G& g, tile_sum<kPairs>& sum, const tile<Valu
   }
 }
 
-/// Sums tile `c` of every row.
+/// Sums the tiles c, c + step, .. of every row, `kTiles` of them, of which those below `end` exist.
+/// The tiles of `kRows` rows are loaded before the first is added.
 EPT_NO_EXEC_CHECK
-template <class In, int kPairs, class G, class Source>
-EPT_HOST_DEVICE void sum_tiles(const G& g, tile_sum<kPairs>& sum, const Source& source,
-                               const held_rows<Source>& held, std::int64_t c) {
-  using piece = tile<In, kPairs>;
-  constexpr int ahead = sum_shape<G>::ahead;
-  const auto at = [c](const std::byte* row) { return reinterpret_cast<const piece*>(row) + c; };
+template <class In, int kTiles, int kRows, int kPairs, class G, class Source>
+EPT_HOST_DEVICE void sum_tiles(const G& g, tile_sum<kPairs> (&sum)[kTiles], const Source& source,
+                               const held_rows<Source>& held, std::int64_t c, std::int64_t step,
+                               std::int64_t end) {
+  using in_tile = tile<In, kPairs>;
+  const auto at = [](const std::byte* row, std::int64_t tile_index) {
+    return reinterpret_cast<const in_tile*>(row) + tile_index;
+  };
   // To clear a host thread's sums would cost as much as to add a row to them.
   bool clear = sum_shape<G>::host;
-  if (!clear) sum.clear();
+  if (!clear) {
+    for (auto& one : sum) one.clear();
+  }
   EPT_UNROLL
-  for (int first = 0; first < held_rows<Source>::most; first += ahead) {
-    piece in[ahead];
+  for (int first = 0; first < held_rows<Source>::most; first += kRows) {
+    if (first >= held.count) break;
+    in_tile in[kRows][kTiles];
     EPT_UNROLL
-    for (int i = 0; i < ahead; ++i) {
-      if (held.row[first + i] != nullptr) in[i] = *at(held.row[first + i]);
+    for (int i = 0; i < kRows; ++i) {
+      EPT_UNROLL
+      for (int n = 0; n < kTiles; ++n) {
+        if (first + i < held.count && c + n * step < end) {
+          in[i][n] = *at(held.row[first + i], c + n * step);
+        }
+      }
     }
     EPT_UNROLL
-    for (int i = 0; i < ahead; ++i) {
-      if (held.row[first + i] == nullptr) continue;
-      if (sum_shape<G>::host && clear) {
-        add_tile<Source, true>(g, sum, in[i], held.weight[first + i]);
-      } else {
-        add_tile<Source, false>(g, sum, in[i], held.weight[first + i]);
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i >= held.count) continue;
+      EPT_UNROLL
+      for (int n = 0; n < kTiles; ++n) {
+        if (sum_shape<G>::host && clear) {
+          add_tile<Source, true>(g, sum[n], in[i][n], held.weight[first + i]);
+        } else {
+          add_tile<Source, false>(g, sum[n], in[i][n], held.weight[first + i]);
+        }
       }
       clear = false;
     }
   }
-  if (sum_shape<G>::host && clear) sum.clear();
+  if (sum_shape<G>::host && clear) {
+    for (auto& one : sum) one.clear();
+  }
   for (std::int32_t i = held_rows<Source>::most; i < source.count(); ++i) {
     const std::byte* row = source.row(i);
-    if (row != nullptr) add_tile<Source, false>(g, sum, *at(row), source.weight(i));
+    if (row == nullptr) continue;
+    for (int n = 0; n < kTiles; ++n) {
+      if (c + n * step >= end) continue;
+      add_tile<Source, false>(g, sum[n], *at(row, c + n * step), source.weight(i));
+    }
+  }
+}
+
+/// Sums the tiles [begin, end) of a row, with the bias, rounded to `Out`.
+EPT_NO_EXEC_CHECK
+template <class In, class Out, int kTiles, class G, class Source>
+EPT_HOST_DEVICE void sum_wide(const G& g, std::byte* dst, const Source& source,
+                              const held_rows<Source>& held, std::int64_t begin, std::int64_t end) {
+  constexpr int pairs = sum_shape<G>::pairs;
+  constexpr int rows = sum_shape<G>::ahead / kTiles;
+  using out_tile = tile<Out, pairs>;
+  const std::int64_t step = g.threads();
+  EPT_ROLLED
+  for (std::int64_t c = begin + g.thread(); c < end; c += step * kTiles) {
+    tile_sum<pairs> sum[kTiles];
+    sum_tiles<In, kTiles, rows>(g, sum, source, held, c, step, end);
+    EPT_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      const std::int64_t at = c + n * step;
+      if (at >= end) continue;
+      if (source.bias() != nullptr) {
+        const out_tile bias = reinterpret_cast<const out_tile*>(source.bias())[at];
+        for (int e = 0; e < pairs; ++e) {
+          const two_floats v = Out::load_pair(bias.pair[e]);
+          sum[n].even[e] += v.even;
+          sum[n].odd[e] += v.odd;
+        }
+      }
+      out_tile out;
+      for (int e = 0; e < pairs; ++e) {
+        out.pair[e] = Out::store_pair({sum[n].even[e], sum[n].odd[e]});
+      }
+      reinterpret_cast<out_tile*>(dst)[at] = out;
+    }
   }
 }
 
 }  // namespace detail
 
-/// Sums rows of `In` in fp32, in the order in which `source` lists them, and rounds once to `Out`.
+/// Sums columns [begin, end) of rows of `In` in fp32, in the order in which `source` lists them,
+/// and rounds once to `Out`. `begin` is a multiple of 64.
 ///
 /// `Source` is a small value: `count()`, `row(i)` (null = skip), `weight(i)`, which matters if
 /// `weighted`, and `bias()` (a row of `Out` that is added last, or null). With no row the result is
@@ -134,10 +201,10 @@ EPT_HOST_DEVICE void sum_tiles(const G& g, tile_sum<kPairs>& sum, const Source& 
 /// @par Threads  The group calls together; `g.sync()` before others read `dst`.
 EPT_NO_EXEC_CHECK
 template <class In, class Out, class G, class Source>
-EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
+EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t begin, std::int64_t end,
                               const Source& source) {
-  constexpr int pairs = detail::sum_shape<G>::pairs;
-  using out_tile = detail::tile<Out, pairs>;
+  using shape = detail::sum_shape<G>;
+  constexpr std::int64_t columns = 2 * shape::pairs;
   const detail::held_rows<Source> held(source);
   std::uint64_t addresses =
       reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(source.bias());
@@ -145,23 +212,16 @@ EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
   for (std::int32_t i = detail::held_rows<Source>::most; i < source.count(); ++i) {
     addresses |= reinterpret_cast<std::uintptr_t>(source.row(i));
   }
-  const std::int64_t wide = detail::aligned16(addresses) ? hidden / (2 * pairs) : 0;
-  for (std::int64_t c = g.thread(); c < wide; c += g.threads()) {
-    detail::tile_sum<pairs> sum;
-    detail::sum_tiles<In>(g, sum, source, held, c);
-    if (source.bias() != nullptr) {
-      const out_tile bias = reinterpret_cast<const out_tile*>(source.bias())[c];
-      for (int e = 0; e < pairs; ++e) {
-        const two_floats v = Out::load_pair(bias.pair[e]);
-        sum.even[e] += v.even;
-        sum.odd[e] += v.odd;
-      }
-    }
-    out_tile out;
-    for (int e = 0; e < pairs; ++e) out.pair[e] = Out::store_pair({sum.even[e], sum.odd[e]});
-    reinterpret_cast<out_tile*>(dst)[c] = out;
+  const std::int64_t first = begin / columns;
+  const std::int64_t wide = detail::aligned16(addresses) ? end / columns : first;
+  if constexpr (shape::host) {
+    detail::sum_wide<In, Out, 1>(g, dst, source, held, first, wide);
+  } else if (held.count <= 2) {
+    detail::sum_wide<In, Out, 4>(g, dst, source, held, first, wide);
+  } else {
+    detail::sum_wide<In, Out, 2>(g, dst, source, held, first, wide);
   }
-  for (std::int64_t c = wide * 2 * pairs + g.thread(); c < hidden; c += g.threads()) {
+  for (std::int64_t c = wide * columns + g.thread(); c < end; c += g.threads()) {
     float sum = 0;
     for (std::int32_t i = 0; i < source.count(); ++i) {
       const std::byte* row = source.row(i);
@@ -173,25 +233,33 @@ EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
   }
 }
 
+/// Sums whole rows.
+EPT_NO_EXEC_CHECK
+template <class In, class Out, class G, class Source>
+EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden,
+                              const Source& source) {
+  sum_rows<In, Out>(g, dst, 0, hidden, source);
+}
+
 /// `sum_rows` with the value types chosen at run time.
 EPT_NO_EXEC_CHECK
 template <class G, class Source>
-EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t hidden, const Source& source,
-                              element in, element out) {
+EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t begin, std::int64_t end,
+                              const Source& source, element in, element out) {
   if (in == element::bf16 && out == element::bf16) {
-    sum_rows<bf16_value, bf16_value>(g, dst, hidden, source);
+    sum_rows<bf16_value, bf16_value>(g, dst, begin, end, source);
   } else if (in == element::bf16) {
-    sum_rows<bf16_value, fp32_value>(g, dst, hidden, source);
+    sum_rows<bf16_value, fp32_value>(g, dst, begin, end, source);
   } else if (in == element::fp16 && out == element::fp16) {
-    sum_rows<fp16_value, fp16_value>(g, dst, hidden, source);
+    sum_rows<fp16_value, fp16_value>(g, dst, begin, end, source);
   } else if (in == element::fp16) {
-    sum_rows<fp16_value, fp32_value>(g, dst, hidden, source);
+    sum_rows<fp16_value, fp32_value>(g, dst, begin, end, source);
   } else if (out == element::bf16) {
-    sum_rows<fp32_value, bf16_value>(g, dst, hidden, source);
+    sum_rows<fp32_value, bf16_value>(g, dst, begin, end, source);
   } else if (out == element::fp16) {
-    sum_rows<fp32_value, fp16_value>(g, dst, hidden, source);
+    sum_rows<fp32_value, fp16_value>(g, dst, begin, end, source);
   } else {
-    sum_rows<fp32_value, fp32_value>(g, dst, hidden, source);
+    sum_rows<fp32_value, fp32_value>(g, dst, begin, end, source);
   }
 }
 
