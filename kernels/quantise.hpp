@@ -57,6 +57,17 @@ struct alignas(quantise_shape<G>::values) made_part {
   std::uint8_t value[quantise_shape<G>::values];
 };
 
+/// Two values as e4m3, the first in the low byte.
+EPT_NO_EXEC_CHECK
+template <class G>
+[[nodiscard]] EPT_HOST_DEVICE std::uint16_t e4m3_pair(float first, float second) noexcept {
+  if constexpr (std::is_same_v<typename G::memory, host_memory>) {
+    return static_cast<std::uint16_t>(float_to_e4m3(first) | (float_to_e4m3(second) << 8));
+  } else {
+    return G::memory::e4m3_pair(first, second);
+  }
+}
+
 /// The scale of a block, stored for all places; what its values are divided by.
 EPT_NO_EXEC_CHECK
 template <class G>
@@ -136,8 +147,12 @@ EPT_HOST_DEVICE void quantise_whole_blocks(const G& g, const fan& rows, const fa
       largest = g.template maximum_of<shape::threads>(largest);
       const float scale = store_scale<G>(scales, b, largest, b < end && part == 0, how);
       made_part<G> made;
-      for (int i = 0; i < shape::values; ++i) {
-        made.value[i] = float_to_e4m3(bf16_to_float(raw[n].value[i]) / scale);
+      for (int i = 0; i < shape::values; i += 2) {
+        const float first = bf16_to_float(raw[n].value[i]) / scale;
+        const float second = bf16_to_float(raw[n].value[i + 1]) / scale;
+        const std::uint16_t both = e4m3_pair<G>(first, second);
+        made.value[i] = static_cast<std::uint8_t>(both);
+        made.value[i + 1] = static_cast<std::uint8_t>(both >> 8);
       }
       EPT_UNROLL
       for (int d = 0; d < fan::most; ++d) {

@@ -76,8 +76,8 @@ template <class Context>
 }
 
 /// Waits for the D messages, and for the slotted puts that they announce. Worker w waits for the
-/// sources w, w + workers, ..; with summed words worker 0 waits for all. Notes the rows per source in
-/// the handle, if there is one.
+/// sources w, w + workers, ..; with summed words worker 0 waits for all. Notes the rows per source
+/// in the handle, if there is one.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void await_exchange(const Context& ctx, const handle_parts* handle,
