@@ -113,7 +113,7 @@ template <class Context>
 /// reads its rows in y.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void return_piece(const Context& ctx, const combine_input& in,
+EPT_NOINLINE EPT_HOST_DEVICE void return_piece(const Context& ctx, const combine_input& in,
                                   const handle_parts& handle, const received_row& to,
                                   const piece& part, bool stays) {
   const geometry& geo = ctx.geo;

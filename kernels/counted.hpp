@@ -229,22 +229,19 @@ EPT_HOST_DEVICE void store_counted(const Context& ctx, const dispatch_input& in,
   for_pieces(ctx.worker, tokens, row_units(geo), [&](const piece& part) {
     const route_entry* routes = handle.routes + part.row * geo.top_k;
     for (std::int32_t first = 0; first < geo.top_k; first += fan::most) {
-      fan rows{};
-      fan sides{};
-      std::int32_t refused = -1;
-      EPT_UNROLL
-      for (int i = 0; i < fan::most; ++i) {
-        if (first + i >= geo.top_k) continue;
-        const route_entry to = routes[first + i];
-        if (to.rank < 0 || !travels(handle, to)) continue;
+      fan rows;
+      fan sides;
+      for (std::int32_t i = first; i < geo.top_k && i < first + fan::most; ++i) {
+        const route_entry to = routes[i];
+        if (to.rank < 0) break;
+        if (!travels(handle, to)) continue;
         const counted_place place = place_of(ctx, handle, to, part.row);
-        if (place.row == nullptr || place.side == nullptr) refused = to.rank;
-        rows.to[i] = place.row;
-        sides.to[i] = place.side;
-      }
-      if (refused >= 0) {
-        (void)sent(ctx, op_status::failed, stage::dispatch_send, refused);
-        return;
+        if (place.row == nullptr || place.side == nullptr) {
+          (void)sent(ctx, op_status::failed, stage::dispatch_send, to.rank);
+          return;
+        }
+        rows.add(place.row);
+        sides.add(place.side);
       }
       write_piece(ctx, in, part, rows, sides);
     }

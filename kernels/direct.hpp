@@ -32,17 +32,13 @@ EPT_HOST_DEVICE bool store_piece(const Context& ctx, const dispatch_input& in, c
   const geometry& geo = ctx.geo;
   fan rows;
   fan sides;
-  std::int32_t refused = -1;
-  EPT_UNROLL
-  for (int i = 0; i < fan::most; ++i) {
+  for (int i = 0; i < to.count; ++i) {
     const std::uint64_t place = geo.zone(ctx.epoch, geo.rank) + geo.slot(to.slot[i]);
-    std::byte* slot =
-        to.rank[i] < 0 ? nullptr : ctx.view.peer_pointer(to.rank[i], place, geo.slot_bytes);
-    if (slot == nullptr && to.rank[i] >= 0) refused = to.rank[i];
-    rows.to[i] = slot;
-    sides.to[i] = slot == nullptr ? nullptr : slot + geo.scale_offset;
+    std::byte* slot = ctx.view.peer_pointer(to.rank[i], place, geo.slot_bytes);
+    if (slot == nullptr) return sent(ctx, op_status::failed, stage::dispatch_send, to.rank[i]);
+    rows.add(slot);
+    sides.add(slot + geo.scale_offset);
   }
-  if (refused >= 0) return sent(ctx, op_status::failed, stage::dispatch_send, refused);
   write_piece(ctx, in, part, rows, sides);
   return true;
 }
@@ -53,9 +49,8 @@ template <class Context>
 EPT_HOST_DEVICE void note_routes(const Context& ctx, route_entry* routes, const destinations& to,
                                  std::int32_t from) {
   if (ctx.worker.thread() != 0) return;
-  EPT_UNROLL
-  for (int i = 0; i < fan::most; ++i) {
-    if (to.rank[i] >= 0) routes[from + i] = {.slot = to.slot[i], .rank = to.rank[i], .unused = 0};
+  for (int i = 0; i < to.count; ++i) {
+    routes[from + i] = {.slot = to.slot[i], .rank = to.rank[i], .unused = 0};
   }
 }
 

@@ -220,7 +220,7 @@ template <class Context>
 /// ends it long before the deadline, and a virtual clock needs few steps.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE bool wait_for(const Context& ctx, const awaited& what) {
+[[nodiscard]] EPT_NOINLINE EPT_HOST_DEVICE bool wait_for(const Context& ctx, const awaited& what) {
   using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   std::uint64_t slice = std::uint64_t{1} << 20;
   for (;;) {
@@ -416,7 +416,7 @@ template <class Context>
 /// counts, starts [workers, width] -> starts[w][c] = counts[0..w)[c] summed, totals[c] = all.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns) {
+EPT_NOINLINE EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns) {
   const auto& worker = ctx.worker;
   const std::int64_t workers = worker.workers();
   const std::int64_t width = ctx.lane.width;

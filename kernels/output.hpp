@@ -33,7 +33,7 @@ namespace eptransport::detail {
 /// The first choice that names an expert counts all of its token, so that no two threads meet.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void count_experts(const Context& ctx, const landed_rows& landed,
+EPT_NOINLINE EPT_HOST_DEVICE void count_experts(const Context& ctx, const landed_rows& landed,
                                    const std::int64_t* received, std::int64_t rows) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
@@ -141,7 +141,7 @@ EPT_HOST_DEVICE void emit_expert_metadata(const Context& ctx, const dispatch_out
 /// which it advances. `places` [k] of the row.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void place_row(const Context& ctx, const dispatch_output& out,
+EPT_NOINLINE EPT_HOST_DEVICE void place_row(const Context& ctx, const dispatch_output& out,
                                const slot_choice* choices, place_entry* places,
                                std::int64_t* next) {
   const auto& worker = ctx.worker;

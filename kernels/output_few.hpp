@@ -27,7 +27,7 @@ namespace eptransport::detail {
 /// one worker's, which looks at all rows. The last workers begin: they have the least to copy.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void count_each_expert(const Context& ctx, const dispatch_output& out,
+EPT_NOINLINE EPT_HOST_DEVICE void count_each_expert(const Context& ctx, const dispatch_output& out,
                                        const landed_rows& landed, const std::int64_t* received,
                                        std::int64_t rows) {
   const auto& worker = ctx.worker;
@@ -62,14 +62,17 @@ EPT_HOST_DEVICE void count_each_expert(const Context& ctx, const dispatch_output
 
 /// Output rows of the choices `first`, `first + 1`, .. of a received row, found by looking at all
 /// rows: those of lower experts come before, and those of the same expert in lower rows. For an
-/// output without alignment. `all`: how many choices of local experts there are.
+/// output without alignment. Noted in `places` [k], unless that is null. `all`: how many choices of
+/// local experts there are.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE positions place_alone(const Context& ctx, const dispatch_output& out,
+[[nodiscard]] EPT_NOINLINE EPT_HOST_DEVICE positions place_alone(const Context& ctx, const dispatch_output& out,
                                                     const landed_rows& landed,
-                                                    const std::int64_t* received, std::int64_t rows,
-                                                    const received_row& row, std::int32_t first,
+                                                    const std::int64_t* received,
+                                                    std::int64_t rows, const received_row& row,
+                                                    std::int32_t first, place_entry* places,
                                                     std::int64_t& all) {
+  const bool notes = places != nullptr;
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   const slot_choice* own = landed.choices(row);
@@ -101,33 +104,20 @@ template <class Context>
   EPT_UNROLL
   for (int n = 0; n < fan::most; ++n) {
     const auto sum = static_cast<std::uint64_t>(worker.sum(static_cast<std::int64_t>(before[n])));
-    const auto same = static_cast<std::int64_t>(sum & 0xffff'ffffu);
     const std::int64_t start = out.layout == output_layout::padded
                                    ? local[n] * padded_rows(geo, out)
                                    : static_cast<std::int64_t>(sum >> 32);
-    found.to[n] = local[n] < 0 ? -1 : start + same;
+    const std::int64_t position = start + static_cast<std::int64_t>(sum & 0xffff'ffffu);
+    if (local[n] >= 0) found.add(position);
+    if (!notes || first + n >= geo.top_k || worker.thread() != 0) continue;
+    const slot_choice choice = own[first + n];
+    places[first + n] = {
+        .position = local[n] < 0 ? -1 : position, .weight = choice.weight, .unused = 0};
+    if (local[n] < 0 || (out.capacity != 0 && position >= out.capacity)) continue;
+    if (out.row_weight != nullptr) out.row_weight[position] = choice.weight;
+    if (out.row_expert != nullptr) out.row_expert[position] = local[n];
   }
   return found;
-}
-
-/// Notes the output rows of the choices `first`, `first + 1`, .. of a received row. One thread for
-/// each.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void note_places(const Context& ctx, const dispatch_output& out,
-                                 const slot_choice* choices, place_entry* places,
-                                 std::int32_t first, const positions& at) {
-  const geometry& geo = ctx.geo;
-  const std::int32_t left = geo.top_k - first < fan::most ? geo.top_k - first : fan::most;
-  for (auto n = static_cast<std::int32_t>(ctx.worker.thread()); n < left;
-       n += static_cast<std::int32_t>(ctx.worker.threads())) {
-    const slot_choice choice = choices[first + n];
-    const std::int64_t position = at.at(n);
-    places[first + n] = {.position = position, .weight = choice.weight, .unused = 0};
-    if (position < 0) continue;
-    if (out.row_weight != nullptr) out.row_weight[position] = choice.weight;
-    if (out.row_expert != nullptr) out.row_expert[position] = local_expert(geo, choice.expert);
-  }
 }
 
 /// True if expert layouts need no barrier: few rows, and no room to check that depends on one
@@ -151,14 +141,12 @@ EPT_HOST_DEVICE void emit_few(const Context& ctx, const dispatch_output& out,
     const row_cursor cursor(geo, received, part.row);
     for (std::int32_t first = 0; first < geo.top_k; first += fan::most) {
       std::int64_t all = 0;
-      const positions at = place_alone(ctx, out, landed, received, rows, *cursor, first, all);
+      place_entry* places = part.begins() ? handle.places + part.row * geo.top_k : nullptr;
+      const positions at =
+          place_alone(ctx, out, landed, received, rows, *cursor, first, places, all);
       if (out.capacity != 0 && all > out.capacity) {
         if (ctx.worker.thread() == 0) raise_capacity(ctx, out.capacity, all, -1);
         return;
-      }
-      if (part.begins()) {
-        note_places(ctx, out, landed.choices(*cursor), handle.places + part.row * geo.top_k, first,
-                    at);
       }
       emit_piece(ctx, out, landed, *cursor, part, at);
     }

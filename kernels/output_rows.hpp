@@ -85,23 +85,19 @@ EPT_HOST_DEVICE void emit_about(const Context& ctx, const dispatch_output& out,
   }
 }
 
-/// A few of the output rows that a received row becomes; -1 = none. Like `fan`.
+/// A few of the output rows that a received row becomes.
 struct positions {
-  std::int64_t to[fan::most];
+  EPT_HOST_DEVICE void add(std::int64_t row) noexcept { to[count++] = row; }
 
-  [[nodiscard]] EPT_HOST_DEVICE std::int64_t at(int d) const noexcept {
-    std::int64_t found = to[0];
-    EPT_UNROLL
-    for (int i = 1; i < fan::most; ++i) found = d == i ? to[i] : found;
-    return found;
-  }
+  int count = 0;
+  std::int64_t to[fan::most];
 };
 
 /// Copies a piece of a received row to its output rows, and what is about the row with the piece
 /// that begins it.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void emit_piece(const Context& ctx, const dispatch_output& out,
+EPT_NOINLINE EPT_HOST_DEVICE void emit_piece(const Context& ctx, const dispatch_output& out,
                                 const landed_rows& landed, const received_row& row,
                                 const piece& part, const positions& at) {
   const geometry& geo = ctx.geo;
@@ -111,19 +107,17 @@ EPT_HOST_DEVICE void emit_piece(const Context& ctx, const dispatch_output& out,
   const extent bytes = covered(part, unit_bytes, static_cast<std::int64_t>(geo.row_bytes));
   const auto first = static_cast<std::uint64_t>(bytes.begin);
   fan places;
-  EPT_UNROLL
-  for (int i = 0; i < fan::most; ++i) {
+  for (int i = 0; i < at.count && !stays; ++i) {
     std::byte* to = rows + static_cast<std::uint64_t>(at.to[i]) * geo.row_bytes;
-    places.to[i] = stays || at.to[i] < 0 || to == from ? nullptr : to + first;
+    if (to != from) places.add(to);
   }
-  if (!stays) {
-    ctx.worker.fan_out(places, from + first, static_cast<std::uint64_t>(bytes.end - bytes.begin));
+  if (places.count != 0) {
+    ctx.worker.fan_out(places, first, from + first,
+                       static_cast<std::uint64_t>(bytes.end - bytes.begin));
   }
   if (!part.begins()) return;
   EPT_ROLLED
-  for (int i = 0; i < fan::most; ++i) {
-    if (at.at(i) >= 0) emit_about(ctx, out, landed, row, at.at(i));
-  }
+  for (int i = 0; i < at.count; ++i) emit_about(ctx, out, landed, row, at.to[i]);
 }
 
 /// rank_major and in_place: the choices of a received row, which is output row `row.index`.
@@ -157,12 +151,10 @@ EPT_HOST_DEVICE void emit_pieces(const Context& ctx, const dispatch_output& out,
     const std::int32_t choices = places == nullptr ? 1 : geo.top_k;
     for (std::int32_t first = 0; first < choices; first += fan::most) {
       positions at;
-      EPT_UNROLL
-      for (int i = 0; i < fan::most; ++i) {
-        const bool used = first + i < choices;
-        at.to[i] = !used               ? -1
-                   : places == nullptr ? part.row
-                                       : places[part.row * geo.top_k + first + i].position;
+      if (places == nullptr) at.add(part.row);
+      for (std::int32_t i = first; places != nullptr && i < choices && i < first + fan::most; ++i) {
+        const std::int64_t position = places[part.row * geo.top_k + i].position;
+        if (position >= 0) at.add(position);
       }
       emit_piece(ctx, out, landed, *cursor, part, at);
     }

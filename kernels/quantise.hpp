@@ -79,9 +79,8 @@ template <class G>
     exponent = ue8m0_of(scale);
     scale = ue8m0_value(exponent);
   }
-  EPT_UNROLL
-  for (int d = 0; d < fan::most; ++d) {
-    if (!writes || scales.to[d] == nullptr) continue;
+  EPT_ROLLED
+  for (int d = 0; writes && d < scales.count; ++d) {
     if (how == quantisation::fp8_ue8m0) {
       scales.to[d][block] = static_cast<std::byte>(exponent);
     } else {
@@ -94,7 +93,7 @@ template <class G>
 /// The block of which values lie at any address, or which is short.
 EPT_NO_EXEC_CHECK
 template <class G>
-EPT_HOST_DEVICE void quantise_odd_block(const G& g, const fan& rows, const fan& scales,
+EPT_NOINLINE EPT_HOST_DEVICE void quantise_odd_block(const G& g, const fan& rows, const fan& scales,
                                         const std::byte* x, std::int64_t hidden, std::int64_t block,
                                         quantisation how) {
   const std::int64_t first = block * fp8_block;
@@ -108,10 +107,7 @@ EPT_HOST_DEVICE void quantise_odd_block(const G& g, const fan& rows, const fan& 
   const float scale = store_scale<G>(scales, block, g.maximum(largest), g.thread() == 0, how);
   for (std::int64_t c = first + g.thread(); c < end; c += g.threads()) {
     const auto made = static_cast<std::byte>(float_to_e4m3(load_value<bf16_value>(x, c) / scale));
-    EPT_UNROLL
-    for (int d = 0; d < fan::most; ++d) {
-      if (rows.to[d] != nullptr) rows.to[d][c] = made;
-    }
+    for (int d = 0; d < rows.count; ++d) rows.to[d][c] = made;
   }
 }
 
@@ -154,9 +150,8 @@ EPT_HOST_DEVICE void quantise_whole_blocks(const G& g, const fan& rows, const fa
         made.value[i] = static_cast<std::uint8_t>(both);
         made.value[i + 1] = static_cast<std::uint8_t>(both >> 8);
       }
-      EPT_UNROLL
-      for (int d = 0; d < fan::most; ++d) {
-        if (b >= end || rows.to[d] == nullptr) continue;
+      EPT_ROLLED
+      for (int d = 0; b < end && d < rows.count; ++d) {
         reinterpret_cast<made_part<G>*>(rows.to[d])[b * shape::threads + part] = made;
       }
     }
@@ -172,12 +167,11 @@ EPT_HOST_DEVICE void quantise_whole_blocks(const G& g, const fan& rows, const fa
 /// @par Threads  The group calls together; `g.sync()` before others read.
 EPT_NO_EXEC_CHECK
 template <class G>
-EPT_HOST_DEVICE void quantise_blocks(const G& g, const fan& rows, const fan& scales,
+EPT_NOINLINE EPT_HOST_DEVICE void quantise_blocks(const G& g, const fan& rows, const fan& scales,
                                      const std::byte* x, std::int64_t hidden, extent blocks,
                                      quantisation how) {
   std::uint64_t bits = reinterpret_cast<std::uintptr_t>(x);
-  EPT_UNROLL
-  for (int d = 0; d < fan::most; ++d) bits |= reinterpret_cast<std::uintptr_t>(rows.to[d]);
+  for (int d = 0; d < rows.count; ++d) bits |= reinterpret_cast<std::uintptr_t>(rows.to[d]);
   const bool aligned = bits % alignof(raw_part<G>) == 0;
   const std::int64_t all = hidden / fp8_block;
   const std::int64_t whole = !aligned ? blocks.begin : blocks.end < all ? blocks.end : all;
@@ -189,10 +183,7 @@ EPT_HOST_DEVICE void quantise_blocks(const G& g, const fan& rows, const fan& sca
   if (how != quantisation::fp8_ue8m0 || blocks.end != made) return;
   const std::int64_t padded = (made + 3) / 4 * 4;
   for (std::int64_t b = made + g.thread(); b < padded; b += g.threads()) {
-    EPT_UNROLL
-    for (int d = 0; d < fan::most; ++d) {
-      if (scales.to[d] != nullptr) scales.to[d][b] = std::byte{0};
-    }
+    for (int d = 0; d < scales.count; ++d) scales.to[d][b] = std::byte{0};
   }
 }
 

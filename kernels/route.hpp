@@ -146,7 +146,7 @@ EPT_HOST_DEVICE void assign_routes(const Context& ctx, const dispatch_input& in,
   return below;
 }
 
-/// A few of a token's destinations, in rank order; those beyond `count` have rank -1. Like `fan`.
+/// A few of a token's destinations, in rank order.
 struct destinations {
   int count = 0;
   std::int32_t rank[fan::most];
@@ -189,20 +189,17 @@ template <class Context>
                                                              std::uint64_t& left) {
   const auto& worker = ctx.worker;
   destinations to;
-  EPT_UNROLL
-  for (int i = 0; i < fan::most; ++i) {
-    to.rank[i] = left == 0 ? -1 : first + lowest_bit(left);
-    to.slot[i] = 0;
-    to.count += left == 0 ? 0 : 1;
-    left &= left - 1;  // 0 stays 0: 0 & ~0
+  for (; left != 0 && to.count < fan::most; left &= left - 1) {
+    to.slot[to.count] = 0;
+    to.rank[to.count++] = first + lowest_bit(left);
   }
   const std::int64_t threads = worker.threads();
   for (std::int64_t base = 0; base < token; base += threads) {
     const std::int64_t t = base + worker.thread();
     const std::uint64_t bits = t < token ? ranks_of(ctx.geo, in, t, first) : 0;
-    EPT_UNROLL
-    for (int i = 0; i < fan::most; ++i) {
-      if (to.rank[i] >= 0) to.slot[i] += worker.count((bits >> (to.rank[i] - first) & 1u) != 0);
+    EPT_ROLLED
+    for (int i = 0; i < to.count; ++i) {
+      to.slot[i] += worker.count((bits >> (to.rank[i] - first) & 1u) != 0);
     }
   }
   return to;
@@ -234,12 +231,11 @@ EPT_HOST_DEVICE void routed(const Context& ctx, const route_entry* routes, const
   const std::int32_t choices = ctx.geo.top_k;
   for (std::int32_t first = 0; first < choices; first += fan::most) {
     destinations to;
-    EPT_UNROLL
-    for (int i = 0; i < fan::most; ++i) {
-      const bool used = first + i < choices && routes[first + i].rank >= 0;
-      to.rank[i] = used ? routes[first + i].rank : -1;
-      to.slot[i] = used ? routes[first + i].slot : 0;
-      to.count += used ? 1 : 0;
+    for (std::int32_t i = first; i < choices && i < first + fan::most; ++i) {
+      const route_entry entry = routes[i];
+      if (entry.rank < 0) break;
+      to.slot[to.count] = entry.slot;
+      to.rank[to.count++] = entry.rank;
     }
     if (to.count == 0) return;
     body(to);

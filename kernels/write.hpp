@@ -52,7 +52,7 @@ EPT_HOST_DEVICE void write_side(const Context& ctx, const dispatch_input& in, st
 /// `sides`.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch_input& in, const piece& part,
+EPT_NOINLINE EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch_input& in, const piece& part,
                                  const fan& rows, const fan& sides) {
   const geometry& geo = ctx.geo;
   const auto token = static_cast<std::uint64_t>(part.row);
@@ -65,18 +65,12 @@ EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch_input& in, c
   } else {
     const extent bytes = covered(part, unit_bytes, static_cast<std::int64_t>(geo.row_bytes));
     const auto first = static_cast<std::uint64_t>(bytes.begin);
-    fan to = rows;
-    EPT_UNROLL
-    for (int d = 0; d < fan::most; ++d) to.to[d] += to.to[d] != nullptr ? first : 0;
-    ctx.worker.fan_out(to, x + token * geo.row_bytes + first,
+    ctx.worker.fan_out(rows, first, x + token * geo.row_bytes + first,
                        static_cast<std::uint64_t>(bytes.end - bytes.begin));
   }
   if (!part.begins()) return;
   EPT_ROLLED
-  for (int d = 0; d < fan::most; ++d) {
-    std::byte* side = sides.at(d);
-    if (side != nullptr) write_side(ctx, in, part.row, side);
-  }
+  for (int d = 0; d < sides.count; ++d) write_side(ctx, in, part.row, sides.to[d]);
 }
 
 /// Writes token t's row to `row` and its side (scales, token index, choices) to `side`.
@@ -84,7 +78,11 @@ EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void write_token(const Context& ctx, const dispatch_input& in, std::int64_t t,
                                  std::byte* row, std::byte* side) {
-  write_piece(ctx, in, {t, 0, row_units(ctx.geo)}, {{row}}, {{side}});
+  fan rows;
+  fan sides;
+  rows.add(row);
+  sides.add(side);
+  write_piece(ctx, in, {t, 0, row_units(ctx.geo)}, rows, sides);
 }
 
 /// Writes token t's slot.

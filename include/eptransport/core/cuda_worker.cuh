@@ -44,6 +44,10 @@ class cuda_warp {
   [[nodiscard]] EPT_DEVICE static std::int64_t first(std::int64_t value) noexcept {
     return __shfl_sync(all, value, 0);
   }
+  [[nodiscard]] EPT_DEVICE static std::int64_t pick(std::int64_t value,
+                                                    std::uint32_t thread) noexcept {
+    return __shfl_sync(all, value, static_cast<int>(thread));
+  }
   [[nodiscard]] EPT_DEVICE static std::int64_t sum(std::int64_t value) noexcept {
     for (std::uint32_t step = size / 2; step != 0; step /= 2) {
       value += __shfl_xor_sync(all, value, static_cast<int>(step));
@@ -83,7 +87,8 @@ class cuda_warp {
   }
 
   /// Both ranges lie in global memory. Uses the widest access that both addresses allow.
-  EPT_DEVICE static void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) noexcept {
+  __noinline__ EPT_DEVICE static void copy(std::byte* dst, const std::byte* src,
+                                           std::uint64_t bytes) noexcept {
     const std::uint64_t bits =
         reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src);
     std::uint64_t done = 0;
@@ -91,19 +96,18 @@ class cuda_warp {
     if (done < bytes) copy_narrow(dst + done, src + done, bytes - done, bits);
   }
 
-  /// The same for several destinations, in the order of the bytes: each is read once.
-  EPT_DEVICE static void fan_out(const fan& places, const std::byte* src,
-                                 std::uint64_t bytes) noexcept {
-    std::uint64_t bits = reinterpret_cast<std::uintptr_t>(src);
-#pragma unroll
-    for (int d = 0; d < fan::most; ++d) bits |= reinterpret_cast<std::uintptr_t>(places.to[d]);
+  /// The same for several destinations: each byte is read once.
+  __noinline__ EPT_DEVICE static void fan_out(const fan& places, std::uint64_t offset,
+                                              const std::byte* src, std::uint64_t bytes) noexcept {
+    std::uint64_t bits = reinterpret_cast<std::uintptr_t>(src) | offset;
+#pragma unroll 1
+    for (int d = 0; d < places.count; ++d) bits |= reinterpret_cast<std::uintptr_t>(places.to[d]);
     const std::uint64_t wide =
-        bits % sizeof(uint4) == 0 ? fan_units(places, src, bytes / sizeof(uint4)) : 0;
+        bits % sizeof(uint4) == 0 ? fan_units(places, offset, src, bytes / sizeof(uint4)) : 0;
     if (wide == bytes) return;
 #pragma unroll 1
-    for (int d = 0; d < fan::most; ++d) {
-      if (places.to[d] == nullptr) continue;
-      copy_narrow(places.to[d] + wide, src + wide, bytes - wide, bits);
+    for (int d = 0; d < places.count; ++d) {
+      copy_narrow(places.to[d] + offset + wide, src + wide, bytes - wide, bits);
     }
   }
 
@@ -157,7 +161,8 @@ class cuda_warp {
   static constexpr std::uint32_t flights = 8;
 
   /// Copies 16-byte units to all places and returns their bytes.
-  [[nodiscard]] EPT_DEVICE static std::uint64_t fan_units(const fan& places, const std::byte* src,
+  [[nodiscard]] EPT_DEVICE static std::uint64_t fan_units(const fan& places, std::uint64_t offset,
+                                                          const std::byte* src,
                                                           std::uint64_t count) noexcept {
     const auto* from = reinterpret_cast<const uint4*>(src);
 #pragma unroll 1
@@ -167,10 +172,9 @@ class cuda_warp {
       for (std::uint32_t n = 0; n < flights; ++n) {
         if (i + n * size < count) flight[n] = memory::load(from + i + n * size);
       }
-#pragma unroll
-      for (int d = 0; d < fan::most; ++d) {
-        if (places.to[d] == nullptr) continue;
-        auto* to = reinterpret_cast<uint4*>(places.to[d]) + i;
+#pragma unroll 1
+      for (int d = 0; d < places.count; ++d) {
+        auto* to = reinterpret_cast<uint4*>(places.to[d] + offset) + i;
 #pragma unroll
         for (std::uint32_t n = 0; n < flights; ++n) {
           if (i + n * size < count) memory::store(to + n * size, flight[n]);

@@ -13,19 +13,14 @@
 
 namespace eptransport {
 
-/// Where one row goes, a few places at a time; a null address is no place. The places are fixed and
-/// loops over them unroll, so that a GPU keeps them in registers.
+/// Where one row goes, a few places at a time.
 struct fan {
   static constexpr int most = 8;
-  std::byte* to[most];
 
-  /// Place d, for loops that do not unroll.
-  [[nodiscard]] EPT_HOST_DEVICE std::byte* at(int d) const noexcept {
-    std::byte* found = to[0];
-    EPT_UNROLL
-    for (int i = 1; i < most; ++i) found = d == i ? to[i] : found;
-    return found;
-  }
+  EPT_HOST_DEVICE void add(std::byte* place) noexcept { to[count++] = place; }
+
+  int count = 0;
+  std::byte* to[most];
 };
 
 /// A set of threads that enter every function below together (a warp, a block, one host thread).
@@ -41,7 +36,8 @@ struct fan {
 /// | `g.copy(dst, src, bytes)`  | copies together; a later `g.sync()` completes it              |
 /// | `g.count(b)`               | how many threads passed true, returned to all                 |
 /// | `g.unite(v)`               | bitwise or over the threads, returned to all                  |
-/// | `g.fan_out(to, src, bytes)`| `copy` to every address of `to` that is not null, reading once |
+/// | `g.fan_out(to, o, src, n)` | `copy` of n bytes to every address of `to` plus o, read once  |
+/// | `g.pick(v, i)`             | the value that thread i passed                                |
 /// | `g.maximum(v)`             | largest `float` of the threads, returned to all               |
 /// | `g.maximum_of<n>(v)`       | the same among each n neighbouring threads; n divides threads |
 /// | `g.multiply_add(a, w, v)`  | `a + w * v`, the product and the sum each rounded to fp32     |
@@ -64,7 +60,8 @@ concept ThreadGroup = requires(const G& g, bool b, std::int64_t v, std::byte* ds
   { g.template maximum_of<1>(float{}) } -> std::convertible_to<float>;
   { g.multiply_add(float{}, float{}, float{}) } -> std::convertible_to<float>;
   g.copy(dst, src, bytes);
-  g.fan_out(to, src, bytes);
+  g.fan_out(to, bytes, src, bytes);
+  { g.pick(v, 0u) } -> std::convertible_to<std::int64_t>;
 };
 
 /// Half a barrier among a rank's workers.
@@ -130,6 +127,9 @@ class host_thread {
   [[nodiscard]] static constexpr std::int64_t sum(std::int64_t value) noexcept { return value; }
   [[nodiscard]] static constexpr std::int64_t prefix(std::int64_t) noexcept { return 0; }
   [[nodiscard]] static constexpr std::int64_t first(std::int64_t value) noexcept { return value; }
+  [[nodiscard]] static constexpr std::int64_t pick(std::int64_t value, std::uint32_t) noexcept {
+    return value;
+  }
   [[nodiscard]] static constexpr std::int64_t count(bool value) noexcept { return value ? 1 : 0; }
   [[nodiscard]] static constexpr std::uint64_t unite(std::uint64_t value) noexcept { return value; }
   [[nodiscard]] static constexpr float maximum(float value) noexcept { return value; }
@@ -144,10 +144,9 @@ class host_thread {
   static void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) noexcept {
     if (bytes != 0) std::memcpy(dst, src, bytes);
   }
-  static void fan_out(const fan& places, const std::byte* src, std::uint64_t bytes) noexcept {
-    for (std::byte* to : places.to) {
-      if (to != nullptr) copy(to, src, bytes);
-    }
+  static void fan_out(const fan& places, std::uint64_t offset, const std::byte* src,
+                      std::uint64_t bytes) noexcept {
+    for (int d = 0; d < places.count; ++d) copy(places.to[d] + offset, src, bytes);
   }
 };
 

@@ -34,7 +34,8 @@ struct group {
   [[nodiscard]] float maximum(float v) const { return v; }
   [[nodiscard]] float multiply_add(float a, float w, float v) const { return a + w * v; }
   void copy(std::byte*, const std::byte*, std::uint64_t) const {}
-  void fan_out(const fan&, const std::byte*, std::uint64_t) const {}
+  void fan_out(const fan&, std::uint64_t, const std::byte*, std::uint64_t) const {}
+  [[nodiscard]] std::int64_t pick(std::int64_t value, std::uint32_t) const { return value; }
   [[nodiscard]] std::int64_t count(bool value) const { return value ? 1 : 0; }
   [[nodiscard]] std::uint64_t unite(std::uint64_t value) const { return value; }
   template <int kThreads>

@@ -79,6 +79,10 @@ struct group_unite : group {
 struct group_maximum_of : group {
   void maximum_of(float) const {}
 };
+struct group_pick : group {
+  void pick(std::int64_t) const {}
+};
+static_assert(!ThreadGroup<group_pick>);
 static_assert(!ThreadGroup<group_fan_out> && !ThreadGroup<group_count>);
 static_assert(!ThreadGroup<group_unite> && !ThreadGroup<group_maximum_of>);
 static_assert(!ThreadGroup<int> && !ThreadGroup<group_memory>);
