@@ -114,8 +114,8 @@ template <class Context>
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_NOINLINE EPT_HOST_DEVICE void return_piece(const Context& ctx, const combine_input& in,
-                                  const handle_parts& handle, const received_row& to,
-                                  const piece& part, bool stays) {
+                                               const handle_parts& handle, const received_row& to,
+                                               const piece& part, bool stays) {
   const geometry& geo = ctx.geo;
   const bool expert_wise = per_expert(handle.header->layout);
   const expert_rows rows{.y = static_cast<const std::byte*>(in.y),

@@ -220,6 +220,50 @@ EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
   }
 }
 
+/// Where a token's row goes by its routes `first`, `first + 1`, .., each looked up by a thread of
+/// its own. False: a place was refused.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool find_places(const Context& ctx, const handle_parts& handle,
+                                               std::int64_t token, std::int32_t first, fan& rows,
+                                               fan& sides) {
+  const auto& worker = ctx.worker;
+  const route_entry* routes = handle.routes + token * ctx.geo.top_k;
+  const auto threads = static_cast<std::int32_t>(worker.threads());
+  const std::int32_t end = first + fan::most < ctx.geo.top_k ? first + fan::most : ctx.geo.top_k;
+  const auto address = [](const std::byte* at) {
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(at));
+  };
+  const auto pointer = [](std::int64_t at) {
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(at));
+  };
+  for (std::int32_t base = first; base < end; base += threads) {
+    const std::int32_t mine = base + static_cast<std::int32_t>(worker.thread());
+    counted_place place{nullptr, nullptr};
+    bool refused = false;
+    if (mine < end) {
+      const route_entry to = routes[mine];
+      if (to.rank >= 0 && travels(handle, to)) {
+        place = place_of(ctx, handle, to, token);
+        refused = place.row == nullptr || place.side == nullptr;
+        if (refused) raise_unsent(ctx, op_status::failed, stage::dispatch_send, to.rank);
+      }
+    }
+    if (worker.any(refused)) return false;
+    const std::int32_t here = end - base < threads ? end - base : threads;
+    EPT_ROLLED
+    for (std::int32_t t = 0; t < here; ++t) {
+      const auto from = static_cast<std::uint32_t>(t);
+      const std::int64_t row = worker.pick(address(place.row), from);
+      const std::int64_t side = worker.pick(address(place.side), from);
+      if (row == 0) continue;
+      rows.add(pointer(row));
+      sides.add(pointer(side));
+    }
+  }
+  return true;
+}
+
 /// Stores this worker's share of the tokens at their final places everywhere.
 EPT_NO_EXEC_CHECK
 template <class Context>
@@ -227,22 +271,10 @@ EPT_HOST_DEVICE void store_counted(const Context& ctx, const dispatch_input& in,
                                    const handle_parts& handle, std::int64_t tokens) {
   const geometry& geo = ctx.geo;
   for_pieces(ctx.worker, tokens, row_units(geo), [&](const piece& part) {
-    const route_entry* routes = handle.routes + part.row * geo.top_k;
     for (std::int32_t first = 0; first < geo.top_k; first += fan::most) {
       fan rows;
       fan sides;
-      for (std::int32_t i = first; i < geo.top_k && i < first + fan::most; ++i) {
-        const route_entry to = routes[i];
-        if (to.rank < 0) break;
-        if (!travels(handle, to)) continue;
-        const counted_place place = place_of(ctx, handle, to, part.row);
-        if (place.row == nullptr || place.side == nullptr) {
-          (void)sent(ctx, op_status::failed, stage::dispatch_send, to.rank);
-          return;
-        }
-        rows.add(place.row);
-        sides.add(place.side);
-      }
+      if (!find_places(ctx, handle, part.row, first, rows, sides)) return;
       write_piece(ctx, in, part, rows, sides);
     }
   });

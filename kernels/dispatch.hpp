@@ -116,7 +116,7 @@ EPT_HOST_DEVICE void announce_some(const Context& ctx, const std::int64_t* rows,
   for (auto i = static_cast<std::int32_t>(first); i < ctx.geo.ranks;
        i += static_cast<std::int32_t>(step)) {
     const std::int32_t peer = peer_at(ctx.geo, i);
-    if (ctx.ok()) announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
+    announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
   }
 }
 

@@ -261,18 +261,24 @@ template <class Context>
   }
 }
 
-/// Raises the fault that a put's or signal's status means. True if it was ok.
+/// Raises the fault that a put's or signal's status means. One thread.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void raise_unsent(const Context& ctx, op_status status, stage where,
+                                  std::int32_t peer) {
+  raise(ctx,
+        {.kind = status == op_status::failed ? fault_kind::transport_failed : fault_kind::expired,
+         .where = where,
+         .peer = peer,
+         .channel = static_cast<std::int32_t>(ctx.channel)});
+}
+
+/// True if a put or signal was ok; else raises what its status means.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE bool sent(const Context& ctx, op_status status, stage where, std::int32_t peer) {
   if (status == op_status::ok) return true;
-  if (ctx.worker.thread() == 0) {
-    raise(ctx,
-          {.kind = status == op_status::failed ? fault_kind::transport_failed : fault_kind::expired,
-           .where = where,
-           .peer = peer,
-           .channel = static_cast<std::int32_t>(ctx.channel)});
-  }
+  if (ctx.worker.thread() == 0) raise_unsent(ctx, status, where, peer);
   return false;
 }
 

@@ -34,7 +34,7 @@ namespace eptransport::detail {
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_NOINLINE EPT_HOST_DEVICE void count_experts(const Context& ctx, const landed_rows& landed,
-                                   const std::int64_t* received, std::int64_t rows) {
+                                                const std::int64_t* received, std::int64_t rows) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   std::int64_t* counts = ctx.lane.counts + worker.worker() * ctx.lane.width;
@@ -142,8 +142,8 @@ EPT_HOST_DEVICE void emit_expert_metadata(const Context& ctx, const dispatch_out
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_NOINLINE EPT_HOST_DEVICE void place_row(const Context& ctx, const dispatch_output& out,
-                               const slot_choice* choices, place_entry* places,
-                               std::int64_t* next) {
+                                            const slot_choice* choices, place_entry* places,
+                                            std::int64_t* next) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   const auto threads = static_cast<std::int32_t>(worker.threads());

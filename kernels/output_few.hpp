@@ -18,7 +18,7 @@ namespace eptransport::detail {
 /// True if a call brings so few rows that every worker may look at all of them. A property of the
 /// shape, so that all workers agree.
 [[nodiscard]] EPT_HOST_DEVICE inline bool few_received(const geometry& geo, dispatch_mode mode) {
-  constexpr std::int64_t most_choices = 8192;
+  constexpr std::int64_t most_choices = 2048;
   return mode == dispatch_mode::slotted && geo.message == message_shape::direct &&
          geo.max_tokens <= most_choices / geo.top_k / geo.ranks;
 }
@@ -28,8 +28,9 @@ namespace eptransport::detail {
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_NOINLINE EPT_HOST_DEVICE void count_each_expert(const Context& ctx, const dispatch_output& out,
-                                       const landed_rows& landed, const std::int64_t* received,
-                                       std::int64_t rows) {
+                                                    const landed_rows& landed,
+                                                    const std::int64_t* received,
+                                                    std::int64_t rows) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   const std::int64_t workers = worker.workers();
@@ -40,10 +41,14 @@ EPT_NOINLINE EPT_HOST_DEVICE void count_each_expert(const Context& ctx, const di
     for (std::int64_t row = worker.thread(); row < rows; row += worker.threads()) {
       const row_cursor cursor(geo, received, row);
       const slot_choice* choices = landed.choices(*cursor);
-      for (std::int32_t j = 0; j < geo.top_k; ++j) {
-        const std::int64_t local = local_expert(geo, choices[j].expert);
-        count += local == e ? 1 : 0;
-        below += local >= 0 && local < e ? 1 : 0;
+      EPT_ROLLED
+      for (std::int32_t first = 0; first < geo.top_k; first += fan::most) {
+        const local_choices some(geo, choices, first);
+        EPT_UNROLL
+        for (int n = 0; n < fan::most; ++n) {
+          count += some.local[n] == e ? 1 : 0;
+          below += some.local[n] >= 0 && some.local[n] < e ? 1 : 0;
+        }
       }
     }
     count = worker.sum(count);
@@ -66,36 +71,36 @@ EPT_NOINLINE EPT_HOST_DEVICE void count_each_expert(const Context& ctx, const di
 /// local experts there are.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_NOINLINE EPT_HOST_DEVICE positions place_alone(const Context& ctx, const dispatch_output& out,
-                                                    const landed_rows& landed,
-                                                    const std::int64_t* received,
-                                                    std::int64_t rows, const received_row& row,
-                                                    std::int32_t first, place_entry* places,
-                                                    std::int64_t& all) {
+[[nodiscard]] EPT_NOINLINE EPT_HOST_DEVICE positions
+place_alone(const Context& ctx, const dispatch_output& out, const landed_rows& landed,
+            const std::int64_t* received, std::int64_t rows, const received_row& row,
+            std::int32_t first, place_entry* places, std::int64_t& all) {
   const bool notes = places != nullptr;
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   const slot_choice* own = landed.choices(row);
-  std::int32_t local[fan::most];
+  const local_choices mine(geo, own, first);
   std::uint64_t before[fan::most];  // of lower experts << 32 | of the same
   EPT_UNROLL
-  for (int n = 0; n < fan::most; ++n) {
-    local[n] = first + n < geo.top_k ? local_expert(geo, own[first + n].expert) : -1;
-    before[n] = 0;
-  }
+  for (int n = 0; n < fan::most; ++n) before[n] = 0;
   all = 0;
   for (std::int64_t at = worker.thread(); at < rows; at += worker.threads()) {
     const row_cursor cursor(geo, received, at);
     const slot_choice* choices = landed.choices(*cursor);
-    for (std::int32_t j = 0; j < geo.top_k; ++j) {
-      const std::int32_t other = local_expert(geo, choices[j].expert);
-      if (other < 0) continue;
-      ++all;
+    EPT_ROLLED
+    for (std::int32_t from = 0; from < geo.top_k; from += fan::most) {
+      const local_choices some(geo, choices, from);
       EPT_UNROLL
-      for (int n = 0; n < fan::most; ++n) {
-        const bool earlier = at < row.index || (at == row.index && j < first + n);
-        before[n] += other < local[n] ? std::uint64_t{1} << 32 : 0;
-        before[n] += other == local[n] && earlier ? 1 : 0;
+      for (int j = 0; j < fan::most; ++j) {
+        const std::int32_t other = some.local[j];
+        if (other < 0) continue;
+        ++all;
+        EPT_UNROLL
+        for (int n = 0; n < fan::most; ++n) {
+          const bool earlier = at < row.index || (at == row.index && from + j < first + n);
+          before[n] += other < mine.local[n] ? std::uint64_t{1} << 32 : 0;
+          before[n] += other == mine.local[n] && earlier ? 1 : 0;
+        }
       }
     }
   }
@@ -105,17 +110,17 @@ template <class Context>
   for (int n = 0; n < fan::most; ++n) {
     const auto sum = static_cast<std::uint64_t>(worker.sum(static_cast<std::int64_t>(before[n])));
     const std::int64_t start = out.layout == output_layout::padded
-                                   ? local[n] * padded_rows(geo, out)
+                                   ? mine.local[n] * padded_rows(geo, out)
                                    : static_cast<std::int64_t>(sum >> 32);
     const std::int64_t position = start + static_cast<std::int64_t>(sum & 0xffff'ffffu);
-    if (local[n] >= 0) found.add(position);
+    if (mine.local[n] >= 0) found.add(position);
     if (!notes || first + n >= geo.top_k || worker.thread() != 0) continue;
     const slot_choice choice = own[first + n];
     places[first + n] = {
-        .position = local[n] < 0 ? -1 : position, .weight = choice.weight, .unused = 0};
-    if (local[n] < 0 || (out.capacity != 0 && position >= out.capacity)) continue;
+        .position = mine.local[n] < 0 ? -1 : position, .weight = choice.weight, .unused = 0};
+    if (mine.local[n] < 0 || (out.capacity != 0 && position >= out.capacity)) continue;
     if (out.row_weight != nullptr) out.row_weight[position] = choice.weight;
-    if (out.row_expert != nullptr) out.row_expert[position] = local[n];
+    if (out.row_expert != nullptr) out.row_expert[position] = mine.local[n];
   }
   return found;
 }

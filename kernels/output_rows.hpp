@@ -68,6 +68,32 @@ EPT_HOST_DEVICE void raise_capacity(const Context& ctx, std::int64_t capacity, s
               .seen = static_cast<std::uint64_t>(needed)});
 }
 
+/// The local experts of a few choices of a row, from `first` on; -1 = none. One thread, which has
+/// the loads of all of them in flight.
+struct local_choices {
+  std::int32_t local[fan::most];
+
+  EPT_HOST_DEVICE local_choices(const geometry& geo, const slot_choice* choices,
+                                std::int32_t first) {
+    std::int32_t expert[fan::most];
+    expert_place place[fan::most];
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < fan::most; ++j) {
+      expert[j] = choices[first + j < geo.top_k ? first + j : geo.top_k - 1].expert;
+    }
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < fan::most; ++j) {
+      const bool used = expert[j] >= 0 && expert[j] < geo.experts;
+      place[j] = geo.placement[used ? expert[j] : 0];
+      if (!used || first + j >= geo.top_k) place[j].rank = -1;
+    }
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < fan::most; ++j) {
+      local[j] = place[j].rank == geo.rank ? place[j].local : -1;
+    }
+  }
+};
+
 /// What goes with a row besides its bytes, as output row `to`: scales, and where it came from.
 EPT_NO_EXEC_CHECK
 template <class Context>
@@ -98,8 +124,8 @@ struct positions {
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_NOINLINE EPT_HOST_DEVICE void emit_piece(const Context& ctx, const dispatch_output& out,
-                                const landed_rows& landed, const received_row& row,
-                                const piece& part, const positions& at) {
+                                             const landed_rows& landed, const received_row& row,
+                                             const piece& part, const positions& at) {
   const geometry& geo = ctx.geo;
   const std::byte* from = landed.row(row);
   auto* rows = static_cast<std::byte*>(out.rows);
@@ -137,6 +163,26 @@ EPT_HOST_DEVICE void emit_choices(const Context& ctx, const dispatch_output& out
   }
 }
 
+/// The output rows of the choices `first`, `first + 1`, .., each looked up by a thread of its own.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void find_positions(const Context& ctx, const place_entry* places,
+                                    std::int32_t first, positions& at) {
+  const auto& worker = ctx.worker;
+  const auto threads = static_cast<std::int32_t>(worker.threads());
+  const std::int32_t end = first + fan::most < ctx.geo.top_k ? first + fan::most : ctx.geo.top_k;
+  for (std::int32_t base = first; base < end; base += threads) {
+    const std::int32_t mine = base + static_cast<std::int32_t>(worker.thread());
+    const std::int64_t found = mine < end ? places[mine].position : -1;
+    const std::int32_t here = end - base < threads ? end - base : threads;
+    EPT_ROLLED
+    for (std::int32_t t = 0; t < here; ++t) {
+      const std::int64_t position = worker.pick(found, static_cast<std::uint32_t>(t));
+      if (position >= 0) at.add(position);
+    }
+  }
+}
+
 /// Copies this worker's share of the received rows to the output: to the places that stand in
 /// `places` [rows, k], or, if that is null, each to the row of its own index.
 EPT_NO_EXEC_CHECK
@@ -151,10 +197,10 @@ EPT_HOST_DEVICE void emit_pieces(const Context& ctx, const dispatch_output& out,
     const std::int32_t choices = places == nullptr ? 1 : geo.top_k;
     for (std::int32_t first = 0; first < choices; first += fan::most) {
       positions at;
-      if (places == nullptr) at.add(part.row);
-      for (std::int32_t i = first; places != nullptr && i < choices && i < first + fan::most; ++i) {
-        const std::int64_t position = places[part.row * geo.top_k + i].position;
-        if (position >= 0) at.add(position);
+      if (places == nullptr) {
+        at.add(part.row);
+      } else {
+        find_positions(ctx, places + part.row * geo.top_k, first, at);
       }
       emit_piece(ctx, out, landed, *cursor, part, at);
     }

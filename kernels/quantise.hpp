@@ -94,8 +94,8 @@ template <class G>
 EPT_NO_EXEC_CHECK
 template <class G>
 EPT_NOINLINE EPT_HOST_DEVICE void quantise_odd_block(const G& g, const fan& rows, const fan& scales,
-                                        const std::byte* x, std::int64_t hidden, std::int64_t block,
-                                        quantisation how) {
+                                                     const std::byte* x, std::int64_t hidden,
+                                                     std::int64_t block, quantisation how) {
   const std::int64_t first = block * fp8_block;
   const std::int64_t end = first + fp8_block < hidden ? first + fp8_block : hidden;
   float largest = 0;
@@ -168,8 +168,8 @@ EPT_HOST_DEVICE void quantise_whole_blocks(const G& g, const fan& rows, const fa
 EPT_NO_EXEC_CHECK
 template <class G>
 EPT_NOINLINE EPT_HOST_DEVICE void quantise_blocks(const G& g, const fan& rows, const fan& scales,
-                                     const std::byte* x, std::int64_t hidden, extent blocks,
-                                     quantisation how) {
+                                                  const std::byte* x, std::int64_t hidden,
+                                                  extent blocks, quantisation how) {
   std::uint64_t bits = reinterpret_cast<std::uintptr_t>(x);
   for (int d = 0; d < rows.count; ++d) bits |= reinterpret_cast<std::uintptr_t>(rows.to[d]);
   const bool aligned = bits % alignof(raw_part<G>) == 0;

@@ -164,17 +164,34 @@ template <class W>
          tokens <= most_choices / geo.top_k;
 }
 
-/// The ranks first .. first + 63 to which a token goes, as bits. One thread.
+/// The ranks first .. first + 63 to which a token goes, as bits. One thread, which has the loads of
+/// several choices in flight.
 [[nodiscard]] EPT_HOST_DEVICE inline std::uint64_t ranks_of(const geometry& geo,
                                                             const dispatch_input& in,
                                                             std::int64_t token,
                                                             std::int32_t first) {
+  constexpr std::int32_t ahead = 8;
   std::uint64_t bits = 0;
-  EPT_UNROLL
-  for (std::int32_t j = 0; j < geo.top_k; ++j) {
-    const auto bit = static_cast<std::uint32_t>(
-        rank_of(geo, read_index(in, token * geo.top_k + j)) - first);  // -1 - first is large
-    if (bit < 64u) bits |= std::uint64_t{1} << bit;
+  EPT_ROLLED
+  for (std::int32_t from = 0; from < geo.top_k; from += ahead) {
+    std::int64_t expert[ahead];
+    std::int32_t rank[ahead];
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < ahead; ++j) {
+      const std::int32_t choice = from + j < geo.top_k ? from + j : geo.top_k - 1;
+      expert[j] = read_index(in, token * geo.top_k + choice);
+    }
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < ahead; ++j) {
+      const bool used = expert[j] >= 0 && expert[j] < geo.experts;
+      rank[j] = geo.placement[used ? expert[j] : 0].rank;
+      if (!used) rank[j] = -1;
+    }
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < ahead; ++j) {
+      const auto bit = static_cast<std::uint32_t>(rank[j] - first);  // -1 - first is large
+      if (bit < 64u) bits |= std::uint64_t{1} << bit;
+    }
   }
   return bits;
 }
@@ -231,11 +248,22 @@ EPT_HOST_DEVICE void routed(const Context& ctx, const route_entry* routes, const
   const std::int32_t choices = ctx.geo.top_k;
   for (std::int32_t first = 0; first < choices; first += fan::most) {
     destinations to;
-    for (std::int32_t i = first; i < choices && i < first + fan::most; ++i) {
-      const route_entry entry = routes[i];
-      if (entry.rank < 0) break;
-      to.slot[to.count] = entry.slot;
-      to.rank[to.count++] = entry.rank;
+    const auto threads = static_cast<std::int32_t>(ctx.worker.threads());
+    const std::int32_t end = first + fan::most < choices ? first + fan::most : choices;
+    for (std::int32_t base = first; base < end; base += threads) {
+      const std::int32_t mine = base + static_cast<std::int32_t>(ctx.worker.thread());
+      route_entry entry{.slot = 0, .rank = -1, .unused = 0};
+      if (mine < end) entry = routes[mine];
+      const std::int32_t here = end - base < threads ? end - base : threads;
+      EPT_ROLLED
+      for (std::int32_t t = 0; t < here; ++t) {
+        const auto from = static_cast<std::uint32_t>(t);
+        const auto rank = static_cast<std::int32_t>(ctx.worker.pick(entry.rank, from));
+        const std::int64_t slot = ctx.worker.pick(entry.slot, from);
+        if (rank < 0) continue;
+        to.slot[to.count] = slot;
+        to.rank[to.count++] = rank;
+      }
     }
     if (to.count == 0) return;
     body(to);

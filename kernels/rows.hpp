@@ -144,8 +144,8 @@ EPT_HOST_DEVICE void sum_tiles(const G& g, tile_sum<kPairs> (&sum)[kTiles], cons
   }
 }
 
-/// Sums columns [begin, end) of the rows, adds the bias, and rounds to `Out`. Out of line: it is the
-/// same for all sources.
+/// Sums columns [begin, end) of the rows, adds the bias, and rounds to `Out`. Out of line: it is
+/// the same for all sources.
 EPT_NO_EXEC_CHECK
 template <class In, class Out, class G>
 EPT_NOINLINE EPT_HOST_DEVICE void sum_held(const G& g, std::byte* dst, const held_rows& held,
@@ -289,8 +289,7 @@ EPT_HOST_DEVICE void sum_rows(const G& g, std::byte* dst, std::int64_t begin, st
                               const Source& source, element in, element out) {
   const detail::held_rows held(g, source);
   if (held.whole) {
-    detail::with_types(in, out,
-                       detail::held_sum<G>{g, dst, held, source.bias(), begin, end});
+    detail::with_types(in, out, detail::held_sum<G>{g, dst, held, source.bias(), begin, end});
   } else {
     detail::sum_many_typed(detail::many_sum<G, Source>{g, dst, source, begin, end}, in, out);
   }

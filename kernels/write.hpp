@@ -22,29 +22,33 @@ namespace eptransport::detail {
              : units_of(static_cast<std::int64_t>(geo.row_bytes), unit_bytes);
 }
 
-/// Writes what goes with token t's row, but for in-kernel scales, to its side.
+/// Writes what goes with token t's row, but for in-kernel scales, to all `sides`.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void write_side(const Context& ctx, const dispatch_input& in, std::int64_t t,
-                                std::byte* side) {
+EPT_HOST_DEVICE void write_sides(const Context& ctx, const dispatch_input& in, std::int64_t t,
+                                 const fan& sides) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   if (geo.quantise == quantisation::none && geo.scale_bytes != 0) {
-    worker.copy(
-        side,
+    worker.fan_out(
+        sides, 0,
         static_cast<const std::byte*>(in.scales) + static_cast<std::uint64_t>(t) * geo.scale_bytes,
         geo.scale_bytes);
   }
-  std::byte* info = side + (geo.choice_offset - geo.scale_offset);
-  if (worker.thread() == 0) *reinterpret_cast<std::int64_t*>(info) = t;
-  auto* choices = reinterpret_cast<slot_choice*>(info + sizeof(std::int64_t));
+  const std::uint64_t info = geo.choice_offset - geo.scale_offset;
   for (std::int32_t j = static_cast<std::int32_t>(worker.thread()); j < geo.top_k;
        j += static_cast<std::int32_t>(worker.threads())) {
     const std::int64_t expert = read_index(in, t * geo.top_k + j);
-    const bool used = rank_of(geo, expert) >= 0;
     const float weight = in.topk_weight == nullptr ? 1.0F : in.topk_weight[t * geo.top_k + j];
-    choices[j] = {.expert = used ? static_cast<std::int32_t>(expert) : -1,
-                  .weight = used ? weight : 0.0F};
+    const bool used = rank_of(geo, expert) >= 0;
+    const slot_choice choice{.expert = used ? static_cast<std::int32_t>(expert) : -1,
+                             .weight = used ? weight : 0.0F};
+    EPT_ROLLED
+    for (int d = 0; d < sides.count; ++d) {
+      auto* token = reinterpret_cast<std::int64_t*>(sides.to[d] + info);
+      if (j == 0) *token = t;
+      reinterpret_cast<slot_choice*>(token + 1)[j] = choice;
+    }
   }
 }
 
@@ -52,8 +56,9 @@ EPT_HOST_DEVICE void write_side(const Context& ctx, const dispatch_input& in, st
 /// `sides`.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_NOINLINE EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch_input& in, const piece& part,
-                                 const fan& rows, const fan& sides) {
+EPT_NOINLINE EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch_input& in,
+                                              const piece& part, const fan& rows,
+                                              const fan& sides) {
   const geometry& geo = ctx.geo;
   const auto token = static_cast<std::uint64_t>(part.row);
   const auto* x = static_cast<const std::byte*>(in.x);
@@ -68,9 +73,7 @@ EPT_NOINLINE EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch
     ctx.worker.fan_out(rows, first, x + token * geo.row_bytes + first,
                        static_cast<std::uint64_t>(bytes.end - bytes.begin));
   }
-  if (!part.begins()) return;
-  EPT_ROLLED
-  for (int d = 0; d < sides.count; ++d) write_side(ctx, in, part.row, sides.to[d]);
+  if (part.begins()) write_sides(ctx, in, part.row, sides);
 }
 
 /// Writes token t's row to `row` and its side (scales, token index, choices) to `side`.

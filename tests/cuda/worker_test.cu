@@ -45,9 +45,14 @@ struct exchanged {
 __global__ void exchange(const std::int64_t* in, exchanged* out) {
   const cuda_warp warp(blockIdx.x, gridDim.x, nullptr);
   const std::uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;
-  out[at] = {warp.sum(in[at]),      warp.prefix(in[at]), warp.first(in[at]),
-             warp.any(in[at] == 7), warp.any(false),     warp.thread(),
-             warp.pick(in[at], 5),  warp.count((in[at] & 1) != 0),
+  out[at] = {warp.sum(in[at]),
+             warp.prefix(in[at]),
+             warp.first(in[at]),
+             warp.any(in[at] == 7),
+             warp.any(false),
+             warp.thread(),
+             warp.pick(in[at], 5),
+             warp.count((in[at] & 1) != 0),
              warp.unite(static_cast<std::uint64_t>(in[at])),
              warp.maximum_of<16>(static_cast<float>(in[at]))};
 }

@@ -33,11 +33,10 @@
 #define EPT_NOINLINE __attribute__((noinline))
 #if defined(__clang__)
 #define EPT_UNROLL _Pragma("unroll")
-#define EPT_ROLLED _Pragma("unroll 1")
 #else
 #define EPT_UNROLL _Pragma("GCC unroll 8")
-#define EPT_ROLLED _Pragma("GCC unroll 1")
 #endif
+#define EPT_ROLLED  // a host's code may be as long as it likes
 // EPT_DEVICE and EPT_KERNEL stay undefined here: device code in a host unit is an error.
 #endif
 
