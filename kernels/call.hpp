@@ -51,7 +51,7 @@ enum class index_type : std::uint32_t { int32, int64 };
 enum class element : std::uint32_t { bf16, fp16, fp32 };
 
 /// Bytes of one value.
-[[nodiscard]] constexpr std::uint64_t bytes_of(element type) noexcept {
+[[nodiscard]] EPT_HOST_DEVICE constexpr std::uint64_t bytes_of(element type) noexcept {
   return type == element::fp32 ? 4 : 2;
 }
 

@@ -12,11 +12,13 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/combine_receive.hpp>
 #include <eptransport/kernels/combine_rows.hpp>
 #include <eptransport/kernels/dispatch.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/leave.hpp>
+#include <eptransport/kernels/pieces.hpp>
 #include <eptransport/kernels/receive.hpp>
 #include <eptransport/kernels/relay_combine.hpp>
 #include <eptransport/kernels/relay_dispatch.hpp>
@@ -29,23 +31,25 @@ namespace eptransport {
 
 namespace detail {
 
-/// Raises a misuse unless the handle is of a finished dispatch that suits the combine.
+/// Raises a misuse unless the handle is of a finished dispatch that suits the combine. Returns the
+/// same in every worker.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void expect_combinable(const Context& ctx, const handle_parts& handle,
-                                       const combine_input& in) {
-  if (!expect_handle(ctx, stage::combine_send, handle)) return;
+[[nodiscard]] EPT_HOST_DEVICE bool expect_combinable(const Context& ctx, const handle_parts& handle,
+                                                     const combine_input& in) {
+  if (!expect_handle(ctx, stage::combine_send, handle)) return false;
   const bool expert_wise = per_expert(handle.header->layout);
   const bool counted = handle.header->in.mode == dispatch_mode::counted;
   const bool suits = (in.weights == weighting::none || expert_wise) &&
                      (in.transfer == combine_transfer::push || (counted && !expert_wise));
-  if (handle.header->received_valid != 0 && suits) return;
+  if (handle.header->received_valid != 0 && suits) return true;
   if (ctx.worker.worker() == 0 && ctx.worker.thread() == 0) {
     raise(ctx, {.kind = fault_kind::misuse,
                 .where = stage::combine_send,
                 .expected = 1,
                 .seen = handle.header->received_valid});
   }
+  return false;
 }
 
 /// An exchange without rows: opens the combine zone for a combine that follows no dispatch.
@@ -97,7 +101,7 @@ template <class Context>
                                                         const handle_parts& handle,
                                                         call_parts parts) {
   const geometry& geo = ctx.geo;
-  if (parts != call_parts::both || in.y == nullptr || !ctx.ok()) return nullptr;
+  if (parts != call_parts::both || in.y == nullptr) return nullptr;
   if (!returns_unchanged(geo, handle)) return nullptr;
   const auto y = reinterpret_cast<std::uintptr_t>(in.y);
   const auto result = reinterpret_cast<std::uintptr_t>(out.out);
@@ -110,11 +114,13 @@ template <class Context>
   return static_cast<const std::byte*>(in.y) + static_cast<std::uint64_t>(first) * geo.value_bytes;
 }
 
-/// Reduces and sends one received row. `stays`: the own rank reads its rows in y.
+/// Reduces a piece of a received row, and sends the row if it travels alone. `stays`: the own rank
+/// reads its rows in y.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void return_row(const Context& ctx, const combine_input& in,
-                                const handle_parts& handle, const received_row& to, bool stays) {
+EPT_NOINLINE EPT_HOST_DEVICE void return_piece(const Context& ctx, const combine_input& in,
+                                               const handle_parts& handle, const received_row& to,
+                                               const piece& part, bool stays) {
   const geometry& geo = ctx.geo;
   const bool expert_wise = per_expert(handle.header->layout);
   const expert_rows rows{.y = static_cast<const std::byte*>(in.y),
@@ -133,13 +139,17 @@ EPT_HOST_DEVICE void return_row(const Context& ctx, const combine_input& in,
     (void)sent(ctx, op_status::failed, stage::combine_send, to.source);
     return;
   }
+  const extent columns = covered(part, unit_values, geo.hidden);
   const bool unchanged = returns_unchanged(geo, handle);
   if (unchanged && !(stays && to.source == geo.rank)) {
-    ctx.worker.copy(dst, rows.row(0), geo.value_bytes);
+    const auto each = static_cast<std::int64_t>(bytes_of(geo.values));
+    const auto first = static_cast<std::uint64_t>(columns.begin * each);
+    ctx.worker.copy(dst + first, rows.row(0) + first,
+                    static_cast<std::uint64_t>((columns.end - columns.begin) * each));
   } else if (!unchanged) {
-    sum_rows(ctx.worker, dst, geo.hidden, rows, geo.values, geo.wire);
+    sum_rows(ctx.worker, dst, columns.begin, columns.end, rows, geo.values, geo.wire);
   }
-  write_choice_values(ctx, in, rows, dst);
+  if (part.begins()) write_choice_values(ctx, in, rows, dst);
   if (to.source == geo.rank || geo.message != message_shape::per_row) return;
   (void)put(ctx,
             {.peer = to.source,
@@ -175,17 +185,35 @@ EPT_HOST_DEVICE void return_all(const Context& ctx, const handle_parts& handle, 
   ctx.view.submit(ctx.worker, ctx.channel);
 }
 
-/// Push: reduces and sends this worker's share of the received rows.
+/// Sends, or releases, the rows for the peers `first`, `first + step`, .. in serving order.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void return_some(const Context& ctx, const handle_parts& handle,
+                                 std::uint32_t first, std::uint32_t step) {
+  const geometry& geo = ctx.geo;
+  if (!ctx.ok()) return;
+  for (auto i = static_cast<std::int32_t>(first); i + 1 < geo.ranks;
+       i += static_cast<std::int32_t>(step)) {
+    const std::int32_t peer = peer_at(geo, i);
+    std::int64_t rows = 0;
+    for (std::int32_t below = 0; below < peer; ++below) rows += handle.received[below];
+    return_all(ctx, handle, peer, rows);
+  }
+}
+
+/// Push: reduces and sends this worker's share of the received rows; where each row travels alone,
+/// whole rows.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void return_rows(const Context& ctx, const combine_input& in,
                                  const handle_parts& handle, std::int64_t rows, bool stays) {
-  const share mine = share_of(ctx.worker, rows);
-  if (mine.begin == mine.end) return;
-  row_cursor cursor(ctx.geo, handle.received, mine.begin);
-  for (std::int64_t row = mine.begin; row < mine.end && ctx.ok(); ++row, cursor.next()) {
-    return_row(ctx, in, handle, *cursor, stays);
-  }
+  const geometry& geo = ctx.geo;
+  const std::int64_t all = units_of(geo.hidden, unit_values);
+  const bool alone = geo.message == message_shape::per_row;
+  for_pieces(ctx.worker, rows, alone ? 1 : all, [&](const piece& part) {
+    const row_cursor cursor(geo, handle.received, part.row);
+    return_piece(ctx, in, handle, *cursor, alone ? piece{part.row, 0, all} : part, stays);
+  });
 }
 
 /// Pull: tells this worker's share of the peers where y lies.
@@ -246,148 +274,51 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
     if (through_relays(ctx)) return signal_node(ctx);
   }
   if (pull || geo.message == message_shape::per_row) return;
-  for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i + 1 < geo.ranks;
-       i += static_cast<std::int32_t>(ctx.worker.workers())) {
-    const std::int32_t peer = peer_at(geo, i);
-    std::int64_t first = 0;
-    for (std::int32_t below = 0; below < peer; ++below) first += handle.received[below];
-    if (ctx.ok()) return_all(ctx, handle, peer, first);
-  }
+  return_some(ctx, handle, ctx.worker.worker(), ctx.worker.workers());
 }
 
-/// What the receive half knows of the send half.
-struct combine_round {
-  std::uint64_t number;  ///< combines before this one
-  std::uint64_t next;    ///< the epoch of the lane's next exchange
-  bool pull;
-  const std::byte* own;  ///< see `own_rows`
-};
+/// True if combine's rows are stored into the peers' zones, and nothing else is to be exchanged.
+[[nodiscard]] EPT_HOST_DEVICE inline bool stored_returns(const geometry& geo,
+                                                         combine_transfer transfer,
+                                                         bool exchange) noexcept {
+  return geo.message == message_shape::direct && transfer == combine_transfer::push && !exchange;
+}
 
-/// Raises a mismatch if `peer` offered its rows where this rank counts on a push, or the reverse. A
-/// ready message of this combine is there only if the peer offers. `named`: the peer, or -1 where
-/// what was counted need not be its.
+/// The send half where rows are stored into the peers' zones: whichever crew arrives last knows
+/// that all are, and tells the peers.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void expect_transfer(const Context& ctx, const combine_round& round,
-                                     std::int32_t peer, std::int32_t named) {
-  const auto& ready =
-      *reinterpret_cast<const message_header*>(ctx.view.local() + ctx.geo.ready_zone(peer));
-  const bool offered = ready.stamp == stamp_of(round.number) && ready.config == ctx.geo.config;
-  if (offered == round.pull || ctx.worker.thread() != 0) return;
-  raise(ctx, {.kind = fault_kind::mismatch,
-              .where = stage::combine_recv,
-              .peer = named,
-              .expected = static_cast<std::uint64_t>(round.pull ? combine_transfer::pull
-                                                                : combine_transfer::push),
-              .seen = static_cast<std::uint64_t>(round.pull ? combine_transfer::push
-                                                            : combine_transfer::pull)});
-}
-
-/// Waits for what the peers return, or offer.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handle,
-                                   const combine_round& round) {
-  const geometry& geo = ctx.geo;
-  const bool summed = geo.sources == 1;
-  awaited what{.signal = geo.combine_signal(0),
-               .target = 0,
-               .where = stage::combine_recv,
-               .peer = -1,
-               .next = round.next};
-  const auto owed = [&](std::int32_t peer) -> std::int64_t {
-    return peer == geo.rank ? 0 : round.pull ? 1 : geo.return_messages(handle.sent[peer]);
-  };
-  std::int64_t all = 0;
-  for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
-    const std::int64_t messages = owed(peer);
-    all += messages;
-    const bool mine =
-        static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
-    what.peer = peer;
-    what.signal = geo.combine_signal(peer);
-    if (summed || !mine || messages == 0) continue;
-    if (await_due(ctx, ctx.lane.returns_due, what, messages))
-      expect_transfer(ctx, round, peer, peer);
+[[nodiscard]] EPT_HOST_DEVICE arrival combine_store(const Context& ctx, const combine_input& in,
+                                                    const handle_parts& handle, bool valid,
+                                                    bool stays) {
+  const std::int64_t rows = valid && ctx.sound ? received_rows(ctx.geo, handle.received) : 0;
+  if (rows == 0 || expect_pointer(ctx, in.y, stage::combine_send)) {
+    return_rows(ctx, in, handle, rows, stays);
   }
-  what.peer = -1;
-  what.signal = geo.combine_signal(0);
-  if (summed && ctx.worker.worker() == 0 && ctx.ok()) {
-    const bool came = await_due(ctx, ctx.lane.returns_due, what, all);
-    for (std::int32_t peer = 0; peer < geo.ranks && came; ++peer) {
-      if (owed(peer) > 0) expect_transfer(ctx, round, peer, -1);  // others' messages count here too
-    }
-  }
-}
-
-/// Adds up the floats that came back for one token's choices.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void gather_choice_values(const Context& ctx, const returned_rows& rows,
-                                          float* out) {
-  const geometry& geo = ctx.geo;
-  for (std::int32_t j = static_cast<std::int32_t>(ctx.worker.thread()); j < geo.top_k;
-       j += static_cast<std::int32_t>(ctx.worker.threads())) {
-    float sum = 0;
-    for (std::int32_t i = 0; i < rows.count(); ++i) {
-      if (!rows.exists(i)) continue;
-      sum += reinterpret_cast<const float*>(rows.zone_row(i) + geo.return_values)[j];
-    }
-    out[j] = sum;
-  }
-}
-
-/// The receive half.
-EPT_NO_EXEC_CHECK
-template <class View, class W>
-EPT_HOST_DEVICE void combine_receive(const lane_context<View, W>& ctx, const combine_output& out,
-                                     const handle_parts& handle, const combine_round& round) {
-  const geometry& geo = ctx.geo;
-  const auto& worker = ctx.worker;
-  const bool relays = through_relays(ctx);
-  if constexpr (has_relays<View>) {
-    if (relays) relay_returns(ctx, handle, round.next);
-    if (relays && ctx.ok()) await_node_returns(ctx, handle, round.next);
-  }
-  if (!relays && ctx.ok()) await_returns(ctx, handle, round);
-  ctx.barrier(stage::combine_recv);
-  if (!ctx.ok()) return;
-  const std::int64_t tokens = handle.header->tokens;
-  if (tokens > 0 && !expect_pointer(ctx, out.out, stage::combine_recv)) return;
-  const share mine = share_of(worker, tokens);
-  const auto* ready = reinterpret_cast<const message_header*>(ctx.view.local() + geo.ready_zone(0));
-  for (std::int64_t t = mine.begin; t < mine.end; ++t) {
-    const std::uint64_t at = static_cast<std::uint64_t>(t) * geo.value_bytes;
-    std::byte* row = static_cast<std::byte*>(out.out) + at;
-    const auto* bias = out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
-    const route_entry* routes = (relays ? handle.returned : handle.routes) + t * geo.top_k;
-    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias, round.own};
-    if (round.pull) {
-      sum_rows(worker, row, geo.hidden,
-               pulled_rows<View>{&ctx.view, &geo, routes, handle.place_base, ready, bias},
-               geo.values, geo.values);
-      continue;
-    }
-    sum_rows(worker, row, geo.hidden, returned, geo.wire, geo.values);
-    if (out.choice_value != nullptr && geo.return_values != 0) {
-      gather_choice_values(ctx, returned, out.choice_value + t * geo.top_k);
-    }
-  }
+  const arrival stored = ctx.worker.arrive();
+  if (stored.last) return_some(ctx, handle, ctx.worker.member(), ctx.worker.members());
+  return stored;
 }
 
 /// State changes of the lane when the last worker of a combine leaves.
 struct finish_combine {
   call_parts parts;
   bool exchanged;
-  handle_header* header;
+  handle_parts handle;
   combine_transfer transfer;
+  const geometry* stored;  ///< the peers' rows came by stores; else null
+  std::uint64_t* returns_due;
 
   EPT_HOST_DEVICE void operator()(lane_state& state) const {
     if (state.status != 0) return;
+    for (std::int32_t peer = 0; stored != nullptr && peer < stored->ranks; ++peer) {
+      returns_due[stored->word(peer)] +=
+          static_cast<std::uint64_t>(owed_by(*stored, handle, peer, false));
+    }
     if (has(parts, call_parts::send)) {
       state.phase = lane_phase::combine_sent;
-      header->transfer = transfer;
-      state.handle = reinterpret_cast<std::uintptr_t>(header);
+      handle.header->transfer = transfer;
+      state.handle = reinterpret_cast<std::uintptr_t>(handle.header);
       state.combines += 1;
       if (exchanged) state.epoch += 1;
     }
@@ -420,30 +351,43 @@ struct combine_call {
     const lane_phase phase = lane.state->phase;
     const bool send = detail::has(parts, call_parts::send);
     const bool exchange = send && phase != lane_phase::dispatched;
+    bool valid = false;  // the same in every worker
     if (send) {
-      (void)detail::expect(ctx, stage::combine_send,
-                           phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
-                           lane_phase::dispatched);
+      valid =
+          detail::expect(ctx, stage::combine_send,
+                         phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
+                         lane_phase::dispatched);
     } else {
-      (void)(detail::expect(ctx, stage::combine_recv, phase == lane_phase::combine_sent,
-                            lane_phase::combine_sent) &&
-             detail::expect_same_handle(ctx, stage::combine_recv, parts_of_handle));
+      valid = detail::expect(ctx, stage::combine_recv, phase == lane_phase::combine_sent,
+                             lane_phase::combine_sent) &&
+              detail::expect_same_handle(ctx, stage::combine_recv, parts_of_handle);
     }
-    detail::expect_combinable(ctx, parts_of_handle, in);
+    valid = detail::expect_combinable(ctx, parts_of_handle, in) && valid;
     const combine_transfer transfer = send ? in.transfer : parts_of_handle.header->transfer;
-    ctx.barrier(stage::combine_send);
+    const bool by_stores = detail::stored_returns(geo, transfer, exchange);
+    if (!by_stores) ctx.barrier(stage::combine_send);
     if (exchange) detail::empty_exchange(ctx);
-    const std::byte* own = detail::own_rows(ctx, in, out, parts_of_handle, parts);
-    if (send) detail::combine_send(ctx, in, parts_of_handle, own != nullptr);
-    ctx.barrier(stage::combine_recv);
-    if (detail::has(parts, call_parts::receive)) {
+    const std::byte* own =
+        valid && ctx.sound ? detail::own_rows(ctx, in, out, parts_of_handle, parts) : nullptr;
+    arrival stored{};
+    if (by_stores && send) {
+      stored = detail::combine_store(ctx, in, parts_of_handle, valid, own != nullptr);
+    } else if (!by_stores) {
+      if (send) detail::combine_send(ctx, in, parts_of_handle, own != nullptr);
+      ctx.barrier(stage::combine_recv);
+    }
+    const bool receive = detail::has(parts, call_parts::receive);
+    if (receive) {
       const detail::combine_round round{.number = ctx.combines - (send ? 0 : 1),
                                         .next = ctx.epoch + (exchange ? 1 : 0),
                                         .pull = transfer == combine_transfer::pull,
-                                        .own = own};
-      detail::combine_receive(ctx, out, parts_of_handle, round);
+                                        .own = own,
+                                        .valid = valid && ctx.sound};
+      detail::combine_receive(ctx, out, parts_of_handle, round, stored, by_stores);
     }
-    detail::leave(ctx, detail::finish_combine{parts, exchange, parts_of_handle.header, transfer});
+    detail::leave(ctx,
+                  detail::finish_combine{parts, exchange, parts_of_handle, transfer,
+                                         receive && by_stores ? &geo : nullptr, lane.returns_due});
   }
 };
 

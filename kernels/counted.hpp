@@ -17,8 +17,10 @@
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/counted_wait.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/pieces.hpp>
 #include <eptransport/kernels/receive.hpp>
 #include <eptransport/kernels/relay_counted.hpp>
 #include <eptransport/kernels/write.hpp>
@@ -195,24 +197,24 @@ template <class Context>
           window + geo.staged_sides + packed * geo.side_bytes};
 }
 
-/// Sends, stores or stages one token's rows.
+/// True if a row is sent: false if it was dropped now, or when the handle was filled.
+[[nodiscard]] EPT_HOST_DEVICE inline bool travels(const handle_parts& handle,
+                                                  const route_entry& to) noexcept {
+  return to.slot >= 0 && to.slot < handle.sent[to.rank];
+}
+
+/// Stages one token's rows, or stores them where they are the own rank's, and sends those that
+/// travel alone.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
                                   const handle_parts& handle, std::int64_t token) {
   const geometry& geo = ctx.geo;
-  route_entry* routes = handle.routes + token * geo.top_k;
+  const route_entry* routes = handle.routes + token * geo.top_k;
   const std::byte* staged_side = nullptr;  // per_row: of the staged row, which all puts share
   for (std::int32_t i = 0; i < geo.top_k && routes[i].rank >= 0; ++i) {
     const route_entry to = routes[i];
-    if (to.slot < 0) continue;  // dropped when the handle was filled
-    ctx.worker.sync();          // everybody has read the entry
-    if (to.slot >= handle.sent[to.rank]) {
-      if (ctx.worker.thread() == 0) routes[i].slot = -1;
-      if (through_relays(ctx)) drop_returned(ctx, handle, token, to.rank);
-      continue;
-    }
-    if (geo.relayed(to.rank)) continue;  // went out in the message to its node
+    if (!travels(handle, to) || geo.relayed(to.rank)) continue;  // a node's go in one message
     const counted_place place = place_of(ctx, handle, to, token);
     if (place.row == nullptr || place.side == nullptr) {
       (void)sent(ctx, op_status::failed, stage::dispatch_send, to.rank);
@@ -236,6 +238,82 @@ EPT_HOST_DEVICE void send_counted(const Context& ctx, const dispatch_input& in,
              stage::dispatch_send)) {
       return;
     }
+  }
+}
+
+/// Where a token's row goes by its routes `first`, `first + 1`, .., each looked up by a thread of
+/// its own. False: a place was refused.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool find_places(const Context& ctx, const handle_parts& handle,
+                                               std::int64_t token, std::int32_t first, fan& rows,
+                                               fan& sides) {
+  const auto& worker = ctx.worker;
+  const route_entry* routes = handle.routes + token * ctx.geo.top_k;
+  const auto threads = static_cast<std::int32_t>(worker.threads());
+  const std::int32_t end = first + fan::most < ctx.geo.top_k ? first + fan::most : ctx.geo.top_k;
+  const auto address = [](const std::byte* at) {
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(at));
+  };
+  const auto pointer = [](std::int64_t at) {
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(at));
+  };
+  for (std::int32_t base = first; base < end; base += threads) {
+    const std::int32_t mine = base + static_cast<std::int32_t>(worker.thread());
+    counted_place place{nullptr, nullptr};
+    bool refused = false;
+    if (mine < end) {
+      const route_entry to = routes[mine];
+      if (to.rank >= 0 && travels(handle, to)) {
+        place = place_of(ctx, handle, to, token);
+        refused = place.row == nullptr || place.side == nullptr;
+        if (refused) raise_unsent(ctx, op_status::failed, stage::dispatch_send, to.rank);
+      }
+    }
+    if (worker.any(refused)) return false;
+    const std::int32_t here = end - base < threads ? end - base : threads;
+    EPT_ROLLED
+    for (std::int32_t t = 0; t < here; ++t) {
+      const auto from = static_cast<std::uint32_t>(t);
+      const std::int64_t row = worker.pick(address(place.row), from);
+      const std::int64_t side = worker.pick(address(place.side), from);
+      if (row == 0) continue;
+      rows.add(pointer(row));
+      sides.add(pointer(side));
+    }
+  }
+  return true;
+}
+
+/// Stores this worker's share of the tokens at their final places everywhere.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void store_counted(const Context& ctx, const dispatch_input& in,
+                                   const handle_parts& handle, std::int64_t tokens) {
+  const geometry& geo = ctx.geo;
+  for_pieces(ctx.worker, tokens, row_units(geo), [&](const piece& part) {
+    for (std::int32_t first = 0; first < geo.top_k; first += fan::most) {
+      fan rows;
+      fan sides;
+      if (!find_places(ctx, handle, part.row, first, rows, sides)) return;
+      write_piece(ctx, in, part, rows, sides);
+    }
+  });
+}
+
+/// Notes in the routes of this worker's share which rows were dropped. After a barrier: until then
+/// others read the entries.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void note_dropped(const Context& ctx, const handle_parts& handle,
+                                  std::int64_t tokens) {
+  if (ctx.geo.overflow == overflow_policy::error) return;
+  const share mine = share_of(ctx.worker, tokens * ctx.geo.top_k);
+  for (std::int64_t i = mine.begin + ctx.worker.thread(); i < mine.end; i += ctx.worker.threads()) {
+    route_entry& to = handle.routes[i];
+    if (to.rank < 0 || to.slot < handle.sent[to.rank]) continue;
+    to.slot = -1;
+    if (through_relays(ctx)) drop_returned(ctx, handle, i / ctx.geo.top_k, to.rank);
   }
 }
 
@@ -275,41 +353,37 @@ EPT_HOST_DEVICE void send_packed(const Context& ctx, const handle_parts& handle,
   ctx.view.submit(ctx.worker, ctx.channel);
 }
 
-/// Waits for the counted messages of all sources; worker w for w, w + workers, ..
+/// Stores the rows, and waits for the peers' by every crew for itself. Returns the rows per source,
+/// the same for the workers of a crew; null: the lane has a fault.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void await_counted(const Context& ctx, const handle_parts& handle) {
-  const geometry& geo = ctx.geo;
-  const bool summed = geo.sources == 1;
-  std::int64_t all = 0;
-  for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
-    if (peer == geo.rank) continue;
-    const std::int64_t messages = geo.counted_messages(handle.received[peer]);
-    all += messages;
-    const bool mine =
-        static_cast<std::uint32_t>(peer) % ctx.worker.workers() == ctx.worker.worker();
-    if (!summed && mine) {
-      (void)await_due(ctx, ctx.lane.counted_due,
-                      {.signal = geo.counted_signal(peer),
-                       .where = stage::rows,
-                       .peer = peer,
-                       .next = ctx.epoch + 1},
-                      messages);
+[[nodiscard]] EPT_HOST_DEVICE const std::int64_t* exchange_stored_rows(const Context& ctx,
+                                                                       const dispatch_input& in,
+                                                                       const handle_parts& handle,
+                                                                       std::int64_t tokens) {
+  const auto& worker = ctx.worker;
+  const bool sound = ctx.ok();
+  if (sound) store_counted(ctx, in, handle, tokens);
+  const arrival stored = worker.arrive();
+  if (stored.last && ctx.ok()) {
+    for (auto i = static_cast<std::int32_t>(worker.member()); i < ctx.geo.ranks;
+         i += static_cast<std::int32_t>(worker.members())) {
+      const std::int32_t peer = peer_at(ctx.geo, i);
+      if (peer != ctx.geo.rank) send_packed(ctx, handle, peer);
     }
   }
-  if (summed && ctx.worker.worker() == 0 && ctx.ok()) {
-    (void)await_due(
-        ctx, ctx.lane.counted_due,
-        {.signal = geo.counted_signal(0), .where = stage::rows, .peer = -1, .next = ctx.epoch + 1},
-        all);
-  }
+  const bool came = sound && await_stored_rows(ctx, handle);
+  return worker.crew_all(complete_arrival(ctx, stored, stage::rows) && came) ? handle.received
+                                                                             : nullptr;
 }
 
-/// The second half of a counted dispatch, up to the arrival of all rows.
+/// The second half of a counted dispatch, up to the arrival of all rows. Returns the rows per
+/// source; null: the lane has a fault.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_input& in,
-                                           const dispatch_output& out, const handle_parts& handle) {
+[[nodiscard]] EPT_HOST_DEVICE const std::int64_t* exchange_counted_rows(
+    const Context& ctx, const dispatch_input& in, const dispatch_output& out,
+    const handle_parts& handle) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   if (ctx.ok() && !in.cached) plan_counted(ctx, handle);
@@ -330,8 +404,12 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
   const std::int64_t tokens = in.cached || in.device_tokens == nullptr
                                   ? (in.cached ? handle.header->tokens : in.tokens)
                                   : *in.device_tokens;
-  const share mine = share_of(worker, tokens);
   if (ctx.ok() && !in.cached) publish_early(ctx, out);
+  if (geo.message == message_shape::direct) {
+    const std::int64_t* received = exchange_stored_rows(ctx, in, handle, tokens);
+    if (received != nullptr) note_dropped(ctx, handle, tokens);
+    return received;
+  }
   if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
     if (through_relays(ctx)) {
       stage_node_rows(ctx, in, handle, tokens);
@@ -339,11 +417,13 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
       if (ctx.ok()) send_node_rows(ctx, handle);
     }
   }
+  const share mine = share_of(worker, tokens);
   for (std::int64_t t = mine.begin; t < mine.end && ctx.ok(); ++t) {
     send_counted(ctx, in, handle, t);
   }
   ctx.view.submit(worker, ctx.channel);
   ctx.barrier(stage::dispatch_recv);
+  if (ctx.ok()) note_dropped(ctx, handle, tokens);
   for (std::int32_t i = static_cast<std::int32_t>(worker.worker()); i < geo.ranks;
        i += static_cast<std::int32_t>(worker.workers())) {
     const std::int32_t peer = peer_at(geo, i);
@@ -360,6 +440,7 @@ EPT_HOST_DEVICE void exchange_counted_rows(const Context& ctx, const dispatch_in
   }
   if (ctx.ok()) await_counted(ctx, handle);
   ctx.barrier(stage::rows);
+  return ctx.ok() ? handle.received : nullptr;
 }
 
 }  // namespace eptransport::detail

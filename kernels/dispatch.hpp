@@ -11,12 +11,14 @@
 /// | direct   | stored through pointers                 | the header, released after the rows  |
 /// | per_node | direct in the node; relay_dispatch.hpp  | the same, a relay's for other nodes  |
 ///
-/// Counted dispatch (counted.hpp) announces counts, and moves rows in its second half.
+/// Direct rows go by pieces and without barriers (direct.hpp). Counted dispatch (counted.hpp)
+/// announces counts, and moves rows in its second half.
 #pragma once
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
 #include <eptransport/kernels/counted.hpp>
+#include <eptransport/kernels/direct.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/leave.hpp>
@@ -41,42 +43,39 @@ namespace detail {
   return (static_cast<std::uint32_t>(parts) & static_cast<std::uint32_t>(one)) != 0;
 }
 
-/// Sends or stores one token's rows to all its destinations.
+/// Stages one token's rows, and sends them where each travels alone.
 EPT_NO_EXEC_CHECK
 template <class View, class W>
 EPT_HOST_DEVICE void send_token(const lane_context<View, W>& ctx, const dispatch_input& in,
                                 std::int64_t t, const route_entry* routes) {
   const geometry& geo = ctx.geo;
   std::byte* window = ctx.view.local();
+  const bool packed = geo.message == message_shape::per_peer;
   bool staged = false;
   for (std::int32_t i = 0; i < geo.top_k && routes[i].rank >= 0; ++i) {
     const std::int32_t peer = routes[i].rank;
     const std::uint64_t place = geo.zone(ctx.epoch, geo.rank) + geo.slot(routes[i].slot);
-    if (peer == geo.rank) {
-      write_slot(ctx, in, t, window + place);
-    } else if (geo.message == message_shape::per_peer) {
-      write_slot(ctx, in, t,
-                 window + geo.staged_message(ctx.epoch, peer) + geo.slot(routes[i].slot));
-    } else if (geo.relayed(peer)) {
-      continue;  // went out in the message to its node
-    } else if (geo.stores(peer)) {
-      std::byte* slot = ctx.view.peer_pointer(peer, place, geo.slot_bytes);
-      if (slot == nullptr) {
-        (void)sent(ctx, op_status::failed, stage::dispatch_send, peer);
-        return;
-      }
-      write_slot(ctx, in, t, slot);
-    } else {
-      std::byte* slot = window + geo.staged_token(ctx.epoch, t);
-      if (!staged) write_slot(ctx, in, t, slot);
-      staged = true;
-      const put_request request{.peer = peer,
-                                .dst_offset = place,
-                                .src = slot,
-                                .bytes = geo.slot_bytes,
-                                .signal = geo.row_signal(ctx.epoch, geo.rank)};
-      if (!put(ctx, request, stage::dispatch_send)) return;
+    if (geo.relayed(peer)) continue;  // went out in the message to its node
+    const bool stores = peer != geo.rank && geo.stores(peer);
+    const bool alone = peer != geo.rank && !packed && !stores;
+    std::byte* slot = peer == geo.rank ? window + place
+                      : stores         ? ctx.view.peer_pointer(peer, place, geo.slot_bytes)
+                      : packed
+                          ? window + geo.staged_message(ctx.epoch, peer) + geo.slot(routes[i].slot)
+                          : window + geo.staged_token(ctx.epoch, t);
+    if (slot == nullptr) {
+      (void)sent(ctx, op_status::failed, stage::dispatch_send, peer);
+      return;
     }
+    if (!alone || !staged) write_slot(ctx, in, t, slot);
+    if (!alone) continue;
+    staged = true;
+    const put_request request{.peer = peer,
+                              .dst_offset = place,
+                              .src = slot,
+                              .bytes = geo.slot_bytes,
+                              .signal = geo.row_signal(ctx.epoch, geo.rank)};
+    if (!put(ctx, request, stage::dispatch_send)) return;
   }
 }
 
@@ -116,22 +115,29 @@ EPT_HOST_DEVICE void announce(const Context& ctx, std::int32_t peer, std::int64_
   ctx.view.submit(ctx.worker, ctx.channel);
 }
 
-/// Announces to this worker's share of the ranks; `rows` null = an empty exchange. After a barrier.
+/// Announces to the ranks `first`, `first + step`, .. in serving order; `rows` null = an empty
+/// exchange. After a barrier.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void announce_all(const Context& ctx, const std::int64_t* rows) {
+EPT_HOST_DEVICE void announce_some(const Context& ctx, const std::int64_t* rows,
+                                   std::uint32_t first, std::uint32_t step) {
   if (!ctx.ok()) return;
   begin_announcing(ctx);
   if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
     if (through_relays(ctx) && rows == nullptr) announce_nodes(ctx, nullptr);
   }
-  for (std::int32_t i = static_cast<std::int32_t>(ctx.worker.worker()); i < ctx.geo.ranks;
-       i += static_cast<std::int32_t>(ctx.worker.workers())) {
+  for (auto i = static_cast<std::int32_t>(first); i < ctx.geo.ranks;
+       i += static_cast<std::int32_t>(step)) {
     const std::int32_t peer = peer_at(ctx.geo, i);
-    if (ctx.ok() && !ctx.geo.relayed(peer)) {
-      announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
-    }
+    if (!ctx.geo.relayed(peer)) announce(ctx, peer, rows == nullptr ? 0 : rows[peer]);
   }
+}
+
+/// Announces to this worker's share of the ranks.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void announce_all(const Context& ctx, const std::int64_t* rows) {
+  announce_some(ctx, rows, ctx.worker.worker(), ctx.worker.workers());
 }
 
 /// The tokens of this call; raises a fault if they are more than agreed.
@@ -218,23 +224,57 @@ EPT_HOST_DEVICE void dispatch_send(const Context& ctx, const dispatch_input& in,
   if (!early) announce_all(ctx, handle.sent);
 }
 
-/// The receive half; `in` is the input of the send half.
+/// True if rows are stored into the peers' slots.
+[[nodiscard]] EPT_HOST_DEVICE constexpr bool stored_slots(const geometry& geo,
+                                                          const dispatch_input& in) noexcept {
+  return in.mode == dispatch_mode::slotted && geo.message == message_shape::direct;
+}
+
+/// The send half where rows are stored into the peers' slots.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE arrival dispatch_store(const Context& ctx, const dispatch_input& in,
+                                                     const handle_parts& handle, bool valid) {
+  const auto& worker = ctx.worker;
+  const std::int64_t tokens = valid ? tokens_of(ctx, in, handle) : 0;
+  const bool few = !in.cached && few_to_route(worker, ctx.geo, tokens);
+  if (!few && !in.cached) {
+    route(ctx, in, handle, tokens);
+    ctx.barrier(stage::dispatch_send);  // a row's pieces may be other workers' than its routes
+  }
+  if (valid && few && ctx.sound) {
+    store_few(ctx, in, handle, tokens);
+  } else if (valid && !few && ctx.ok()) {
+    store_routed(ctx, in, handle, tokens);
+  }
+  const arrival stored = worker.arrive();
+  if (stored.last) announce_some(ctx, handle.sent, worker.member(), worker.members());
+  return stored;
+}
+
+/// The receive half; `in` is the input of the send half, `stored` what it returned in this launch.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void dispatch_receive(const Context& ctx, const dispatch_input& in,
-                                      const dispatch_output& out, const handle_parts& handle) {
+                                      const dispatch_output& out, const handle_parts& handle,
+                                      const arrival& stored) {
+  if (stored_slots(ctx.geo, in)) {
+    emit(ctx, in, out, handle, await_direct(ctx, in, handle, stored));
+    return;
+  }
   const bool counted = in.mode == dispatch_mode::counted;
   if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
     if (through_relays(ctx)) relay_forward(ctx, in, &handle);
   }
-  if (ctx.ok()) await_exchange(ctx, handle.received, in);
+  if (ctx.ok()) await_exchange(ctx, &handle, in);
   ctx.barrier(stage::dispatch_recv);
+  const std::int64_t* received = ctx.ok() ? handle.received : nullptr;
   if (counted) {
-    exchange_counted_rows(ctx, in, out, handle);
-  } else if (ctx.ok()) {
+    received = exchange_counted_rows(ctx, in, out, handle);
+  } else if (received != nullptr) {
     note_slotted_bases(ctx, handle);
   }
-  emit(ctx, in, out, handle);
+  emit(ctx, in, out, handle, received);
 }
 
 /// State changes of the lane when the last worker of a dispatch leaves.
@@ -244,6 +284,8 @@ struct finish_dispatch {
   dispatch_input in;
   output_layout layout;
   std::uint64_t config;
+  const geometry* stored;  ///< counted rows came by stores; else null
+  std::uint64_t* counted_due;
 
   EPT_HOST_DEVICE void operator()(lane_state& state) const {
     if (state.status != 0) return;
@@ -257,6 +299,11 @@ struct finish_dispatch {
       handle.header->in = in;
     }
     if (has(parts, call_parts::receive)) {
+      for (std::int32_t peer = 0; stored != nullptr && peer < stored->ranks; ++peer) {
+        if (peer == stored->rank) continue;
+        counted_due[stored->word(peer)] +=
+            static_cast<std::uint64_t>(stored->counted_messages(handle.received[peer]));
+      }
       handle.header->layout = layout;
       handle.header->received_valid = 1;
       state.epoch += 1;
@@ -288,25 +335,33 @@ struct dispatch_call {
     if (refused) return detail::refuse(ctx, stage::dispatch_send);
     const handle_parts parts_of_handle = handle_parts::of(handle, geo);
     const lane_phase phase = lane.state->phase;
-    if (detail::has(parts, call_parts::send)) {
-      const bool valid =
-          detail::expect(ctx, stage::dispatch_send,
-                         phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
-                         lane_phase::combined) &&
-          (!in.cached || detail::expect_cached(ctx, parts_of_handle, in.mode));
-      detail::dispatch_send(ctx, in, parts_of_handle, valid);
+    const bool send = detail::has(parts, call_parts::send);
+    arrival stored{};
+    bool fit = true;  // the same in every worker
+    if (send) {
+      fit = detail::expect(ctx, stage::dispatch_send,
+                           phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
+                           lane_phase::combined) &&
+            (!in.cached || detail::expect_cached(ctx, parts_of_handle, in.mode));
+      if (detail::stored_slots(geo, in)) {
+        stored = detail::dispatch_store(ctx, in, parts_of_handle, fit);
+      } else {
+        detail::dispatch_send(ctx, in, parts_of_handle, fit);
+      }
     } else {
-      (void)(detail::expect(ctx, stage::dispatch_recv, phase == lane_phase::dispatch_sent,
-                            lane_phase::dispatch_sent) &&
-             detail::expect_same_handle(ctx, stage::dispatch_recv, parts_of_handle));
+      fit = detail::expect(ctx, stage::dispatch_recv, phase == lane_phase::dispatch_sent,
+                           lane_phase::dispatch_sent) &&
+            detail::expect_same_handle(ctx, stage::dispatch_recv, parts_of_handle);
     }
-    ctx.barrier(stage::dispatch_recv);
-    if (detail::has(parts, call_parts::receive)) {
-      const bool whole = detail::has(parts, call_parts::send);
-      const dispatch_input input = whole ? in : parts_of_handle.header->in;
-      detail::dispatch_receive(ctx, input, out, parts_of_handle);
+    bool counted = false;
+    if (fit && detail::has(parts, call_parts::receive)) {
+      const dispatch_input input = send ? in : parts_of_handle.header->in;
+      counted = input.mode == dispatch_mode::counted;
+      detail::dispatch_receive(ctx, input, out, parts_of_handle, stored);
     }
-    detail::leave(ctx, detail::finish_dispatch{parts, parts_of_handle, in, out.layout, geo.config});
+    const bool by_stores = counted && geo.message == message_shape::direct;
+    detail::leave(ctx, detail::finish_dispatch{parts, parts_of_handle, in, out.layout, geo.config,
+                                               by_stores ? &geo : nullptr, lane.counted_due});
   }
 };
 

@@ -27,6 +27,7 @@ struct lane_context {
   std::uint64_t combines;  ///< combines before this call
   std::uint64_t deadline;  ///< of every wait of this call
   std::uint32_t channel;
+  bool sound;  ///< had no fault at this worker's entry
 
   /// The same for all threads of the worker, which call together: they branch on it and meet again.
   EPT_NO_EXEC_CHECK
@@ -52,16 +53,35 @@ template <class View, class W>
                                                           const geometry& geo,
                                                           const lane_memory& lane) {
   const lane_state& state = *lane.state;
+  const std::uint64_t epoch = state.epoch;
+  const std::uint64_t combines = state.combines;
+  const std::uint64_t timeout = state.timeout_ns;
+  // Pairs with raise(), as in ok().
+  const auto status =
+      worker.first(static_cast<std::int64_t>(W::memory::load_acquire(&state.status)));
   const auto now =
       static_cast<std::uint64_t>(worker.first(static_cast<std::int64_t>(view.now_ns())));
   return {view,
           worker,
           geo,
           lane,
-          state.epoch,
-          state.combines,
-          later(now, state.timeout_ns),
-          worker.worker() % view.channels()};
+          epoch,
+          combines,
+          later(now, timeout),
+          worker.worker() % view.channels(),
+          status == 0};
+}
+
+/// The body of `raise`, out of line: it stands in many places and runs in none.
+EPT_NO_EXEC_CHECK
+template <class Memory>
+EPT_NOINLINE EPT_HOST_DEVICE void record_fault(lane_state* state, lane_report* report,
+                                               const fault_record& fault) {
+  if (!Memory::claim(&state->status, static_cast<std::uint64_t>(fault.kind))) return;
+  state->fault = fault;
+  report->fault = fault;
+  // Pairs with the acquire in group::status(): the host sees the whole record.
+  Memory::signal_store(&report->status, static_cast<std::uint64_t>(fault.kind));
 }
 
 /// Leaves the first fault of a lane for the host and poisons the lane. Any thread, not collective.
@@ -69,13 +89,9 @@ EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void raise(const Context& ctx, fault_record fault) {
   using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
-  if (!memory::claim(&ctx.lane.state->status, static_cast<std::uint64_t>(fault.kind))) return;
   fault.rank = ctx.geo.rank;
   if (fault.epoch == 0) fault.epoch = ctx.epoch;
-  ctx.lane.state->fault = fault;
-  ctx.lane.report->fault = fault;
-  // Pairs with the acquire in group::status(): the host sees the whole record.
-  memory::signal_store(&ctx.lane.report->status, static_cast<std::uint64_t>(fault.kind));
+  record_fault<memory>(ctx.lane.state, ctx.lane.report, fault);
 }
 
 EPT_NO_EXEC_CHECK
@@ -85,6 +101,22 @@ EPT_HOST_DEVICE void lane_context<View, W>::barrier(stage where) const {
   if (!worker.barrier(view, later(deadline, lane.state->timeout_ns)) && worker.thread() == 0) {
     raise(*this, {.kind = fault_kind::expired, .where = where});
   }
+}
+
+/// The second half of a barrier whose first half was `at`, for one member of each crew; then
+/// `crew_all`. False: the lane has a fault.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool complete_arrival(const Context& ctx, const arrival& at,
+                                                    stage where) {
+  const auto& worker = ctx.worker;
+  if (worker.member() != 0) return true;
+  // Twice, as in `barrier`.
+  const std::uint64_t deadline = later(ctx.deadline, ctx.lane.state->timeout_ns);
+  const bool met = worker.complete(at, ctx.view, deadline);
+  if (!met && worker.thread() == 0) raise(ctx, {.kind = fault_kind::expired, .where = where});
+  worker.sync();
+  return ctx.ok();
 }
 
 /// The i-th peer to serve, own rank last: no two ranks begin with the same one.
@@ -197,7 +229,7 @@ template <class Context>
 /// ends it long before the deadline, and a virtual clock needs few steps.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE bool wait_for(const Context& ctx, const awaited& what) {
+[[nodiscard]] EPT_NOINLINE EPT_HOST_DEVICE bool wait_for(const Context& ctx, const awaited& what) {
   using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   std::uint64_t slice = std::uint64_t{1} << 20;
   for (;;) {
@@ -245,18 +277,24 @@ template <class Context>
   }
 }
 
-/// Raises the fault that a put's or signal's status means. True if it was ok.
+/// Raises the fault that a put's or signal's status means. One thread.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void raise_unsent(const Context& ctx, op_status status, stage where,
+                                  std::int32_t peer) {
+  raise(ctx,
+        {.kind = status == op_status::failed ? fault_kind::transport_failed : fault_kind::expired,
+         .where = where,
+         .peer = peer,
+         .channel = static_cast<std::int32_t>(ctx.channel)});
+}
+
+/// True if a put or signal was ok; else raises what its status means.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE bool sent(const Context& ctx, op_status status, stage where, std::int32_t peer) {
   if (status == op_status::ok) return true;
-  if (ctx.worker.thread() == 0) {
-    raise(ctx,
-          {.kind = status == op_status::failed ? fault_kind::transport_failed : fault_kind::expired,
-           .where = where,
-           .peer = peer,
-           .channel = static_cast<std::int32_t>(ctx.channel)});
-  }
+  if (ctx.worker.thread() == 0) raise_unsent(ctx, status, where, peer);
   return false;
 }
 
@@ -401,8 +439,8 @@ template <class Context>
 /// counts, starts [workers, width] -> starts[w][c] = counts[0..w)[c] summed, totals[c] = all.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns,
-                                  std::int64_t first = 0) {
+EPT_NOINLINE EPT_HOST_DEVICE void scan_columns(const Context& ctx, std::int64_t columns,
+                                               std::int64_t first = 0) {
   const auto& worker = ctx.worker;
   const std::int64_t workers = worker.workers();
   const std::int64_t width = ctx.lane.width;

@@ -58,7 +58,7 @@ inline constexpr std::uint64_t longest_stop_ns = 1'000'000'000;
 /// by the last worker to leave, once per poisoned lane.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
+EPT_NOINLINE EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
   const std::uint64_t epoch = ctx.lane.state->announced;
   const fault_kind kind = ctx.lane.state->fault.kind;
   const bool patient = kind != fault_kind::peer_stopped && kind != fault_kind::expired &&

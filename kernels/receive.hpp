@@ -76,11 +76,11 @@ template <class Context>
 }
 
 /// Waits for the D messages, and for the slotted puts that they announce. Worker w waits for the
-/// sources w, w + workers, ..; with summed words worker 0 waits for all. `received`: rows per
-/// source, or null.
+/// sources w, w + workers, ..; with summed words worker 0 waits for all. Notes the rows per source
+/// in the handle, if there is one.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void await_exchange(const Context& ctx, std::int64_t* received,
+EPT_HOST_DEVICE void await_exchange(const Context& ctx, const handle_parts* handle,
                                     const dispatch_input& in) {
   const geometry& geo = ctx.geo;
   const auto& worker = ctx.worker;
@@ -107,8 +107,10 @@ EPT_HOST_DEVICE void await_exchange(const Context& ctx, std::int64_t* received,
     const std::int64_t more = await_header(ctx, peer, in);
     if (more < 0) return;
     all += more;
-    if (worker.thread() == 0 && received != nullptr) {
-      received[peer] = header_of(ctx, ctx.epoch, peer).rows;
+    if (worker.thread() == 0 && handle != nullptr) {
+      // The own header may be another worker's, and not there yet.
+      handle->received[peer] =
+          peer == geo.rank ? handle->sent[peer] : header_of(ctx, ctx.epoch, peer).rows;
     }
     more_of.peer = peer;
     more_of.signal = geo.row_signal(ctx.epoch, peer);

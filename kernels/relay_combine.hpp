@@ -120,7 +120,7 @@ EPT_HOST_DEVICE void reduce_partials(const lane_context<View, W>& ctx, const rou
                                      std::byte* dst) {
   const geometry& geo = ctx.geo;
   const partial_rows<View> rows(ctx.view, geo, entries);
-  sum_rows(ctx.worker, dst, geo.hidden, rows, geo.wire, geo.wire);
+  sum_rows(ctx.worker, dst, 0, geo.hidden, rows, geo.wire, geo.wire);
   if (geo.return_values == 0) return;
   for (std::int32_t j = static_cast<std::int32_t>(ctx.worker.thread()); j < geo.top_k;
        j += static_cast<std::int32_t>(ctx.worker.threads())) {

@@ -126,7 +126,7 @@ template <class Context>
 EPT_HOST_DEVICE void drop_returned(const Context& ctx, const handle_parts& handle,
                                    std::int64_t token, std::int32_t rank) {
   route_entry* returned = handle.returned + token * ctx.geo.top_k;
-  for (std::int32_t i = 0; i < ctx.geo.top_k && ctx.worker.thread() == 0; ++i) {
+  for (std::int32_t i = 0; i < ctx.geo.top_k; ++i) {
     if (returned[i].rank == rank && ctx.geo.near(rank)) returned[i].slot = -1;
   }
 }

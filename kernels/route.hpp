@@ -55,13 +55,27 @@ namespace eptransport::detail {
   return count;
 }
 
+/// An index outside [-1, experts): a fault, or counted and skipped.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void report_bad_index(const Context& ctx, std::int64_t expert) {
+  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
+  if (ctx.geo.checks == index_checks::checked) {
+    raise(ctx, {.kind = fault_kind::bad_index,
+                .where = stage::dispatch_send,
+                .expected = static_cast<std::uint64_t>(ctx.geo.experts),
+                .seen = static_cast<std::uint64_t>(expert)});
+  } else {
+    memory::fetch_add(&ctx.lane.state->bad_indices, 1);
+  }
+}
+
 /// First pass: this worker's tokens per destination rank, with `experts` its choices per expert as
 /// well (columns R, R + 1, ..), and the check of every index.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void count_routes(const Context& ctx, const dispatch_input& in, std::int64_t tokens,
                                   bool experts) {
-  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   std::int64_t* counts = ctx.lane.counts + worker.worker() * ctx.lane.width;
@@ -79,13 +93,8 @@ EPT_HOST_DEVICE void count_routes(const Context& ctx, const dispatch_input& in, 
         if (leads(geo, in, t, j, rank)) ++counts[rank];
         const std::int64_t named = experts ? repeats(geo, in, t, j, expert) : 0;
         if (named != 0) counts[geo.ranks + expert] += named;  // adding 0 would race with the first
-      } else if (expert != -1 && geo.checks == index_checks::checked) {
-        raise(ctx, {.kind = fault_kind::bad_index,
-                    .where = stage::dispatch_send,
-                    .expected = static_cast<std::uint64_t>(geo.experts),
-                    .seen = static_cast<std::uint64_t>(expert)});
       } else if (expert != -1) {
-        memory::fetch_add(&ctx.lane.state->bad_indices, 1);
+        report_bad_index(ctx, expert);
       }
     }
     worker.sync();
@@ -121,6 +130,176 @@ EPT_HOST_DEVICE void assign_routes(const Context& ctx, const dispatch_input& in,
       routes[p] = {.slot = 0, .rank = -1, .unused = 0};
     }
     worker.sync();
+  }
+}
+
+/// Index of the lowest bit that is set; `bits` is not 0.
+[[nodiscard]] EPT_HOST_DEVICE inline std::int32_t lowest_bit(std::uint64_t bits) noexcept {
+  std::int32_t below = 0;
+  EPT_UNROLL
+  for (std::int32_t half = 32; half != 0; half /= 2) {
+    const std::uint64_t low = (std::uint64_t{1} << half) - 1;
+    if ((bits & low) != 0) continue;
+    bits >>= half;
+    below += half;
+  }
+  return below;
+}
+
+/// A few of a token's destinations, in rank order.
+struct destinations {
+  int count = 0;
+  std::int32_t rank[fan::most];
+  std::int64_t slot[fan::most];
+};
+
+/// True if so few tokens are routed that every worker may look at them all, which costs less than
+/// the barriers of the two passes above.
+EPT_NO_EXEC_CHECK
+template <class W>
+[[nodiscard]] EPT_HOST_DEVICE bool few_to_route(const W& worker, const geometry& geo,
+                                                std::int64_t tokens) {
+  constexpr std::int64_t most_choices = 2048;
+  return tokens <= 4 * static_cast<std::int64_t>(worker.workers()) &&
+         tokens <= most_choices / geo.top_k;
+}
+
+/// The ranks first .. first + 63 to which a token goes, as bits. One thread, which has the loads of
+/// several choices in flight.
+[[nodiscard]] EPT_HOST_DEVICE inline std::uint64_t ranks_of(const geometry& geo,
+                                                            const dispatch_input& in,
+                                                            std::int64_t token,
+                                                            std::int32_t first) {
+  constexpr std::int32_t ahead = 8;
+  std::uint64_t bits = 0;
+  EPT_ROLLED
+  for (std::int32_t from = 0; from < geo.top_k; from += ahead) {
+    std::int64_t expert[ahead];
+    std::int32_t rank[ahead];
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < ahead; ++j) {
+      const std::int32_t choice = from + j < geo.top_k ? from + j : geo.top_k - 1;
+      expert[j] = read_index(in, token * geo.top_k + choice);
+    }
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < ahead; ++j) {
+      const bool used = expert[j] >= 0 && expert[j] < geo.experts;
+      rank[j] = geo.placement[used ? expert[j] : 0].rank;
+      if (!used) rank[j] = -1;
+    }
+    EPT_UNROLL
+    for (std::int32_t j = 0; j < ahead; ++j) {
+      const auto bit = static_cast<std::uint32_t>(rank[j] - first);  // -1 - first is large
+      if (bit < 64u) bits |= std::uint64_t{1} << bit;
+    }
+  }
+  return bits;
+}
+
+/// The lowest bits of `left` as destinations, which it loses; their slots are the tokens before
+/// `token` that go there as well.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE destinations take_destinations(const Context& ctx,
+                                                             const dispatch_input& in,
+                                                             std::int64_t token, std::int32_t first,
+                                                             std::uint64_t& left) {
+  const auto& worker = ctx.worker;
+  destinations to;
+  for (; left != 0 && to.count < fan::most; left &= left - 1) {
+    to.slot[to.count] = 0;
+    to.rank[to.count++] = first + lowest_bit(left);
+  }
+  const std::int64_t threads = worker.threads();
+  for (std::int64_t base = 0; base < token; base += threads) {
+    const std::int64_t t = base + worker.thread();
+    const std::uint64_t bits = t < token ? ranks_of(ctx.geo, in, t, first) : 0;
+    EPT_ROLLED
+    for (int i = 0; i < to.count; ++i) {
+      to.slot[i] += worker.count((bits >> (to.rank[i] - first) & 1u) != 0);
+    }
+  }
+  return to;
+}
+
+/// Calls `body(destinations)` for all destinations of a token, found without the other workers.
+EPT_NO_EXEC_CHECK
+template <class Context, class Body>
+EPT_HOST_DEVICE void route_alone(const Context& ctx, const dispatch_input& in, std::int64_t token,
+                                 const Body& body) {
+  const auto& worker = ctx.worker;
+  for (std::int32_t first = 0; first < ctx.geo.ranks; first += 64) {
+    std::uint64_t left = 0;
+    for (std::int32_t j = static_cast<std::int32_t>(worker.thread()); j < ctx.geo.top_k;
+         j += static_cast<std::int32_t>(worker.threads())) {
+      const auto bit = static_cast<std::uint32_t>(
+          rank_of(ctx.geo, read_index(in, token * ctx.geo.top_k + j)) - first);
+      if (bit < 64u) left |= std::uint64_t{1} << bit;
+    }
+    left = worker.unite(left);
+    while (left != 0) body(take_destinations(ctx, in, token, first, left));
+  }
+}
+
+/// Calls `body(destinations)` for all destinations of a token, found in its handle.
+EPT_NO_EXEC_CHECK
+template <class Context, class Body>
+EPT_HOST_DEVICE void routed(const Context& ctx, const route_entry* routes, const Body& body) {
+  const std::int32_t choices = ctx.geo.top_k;
+  for (std::int32_t first = 0; first < choices; first += fan::most) {
+    destinations to;
+    const auto threads = static_cast<std::int32_t>(ctx.worker.threads());
+    const std::int32_t end = first + fan::most < choices ? first + fan::most : choices;
+    for (std::int32_t base = first; base < end; base += threads) {
+      const std::int32_t mine = base + static_cast<std::int32_t>(ctx.worker.thread());
+      route_entry entry{.slot = 0, .rank = -1, .unused = 0};
+      if (mine < end) entry = routes[mine];
+      const std::int32_t here = end - base < threads ? end - base : threads;
+      EPT_ROLLED
+      for (std::int32_t t = 0; t < here; ++t) {
+        const auto from = static_cast<std::uint32_t>(t);
+        const auto rank = static_cast<std::int32_t>(ctx.worker.pick(entry.rank, from));
+        const std::int64_t slot = ctx.worker.pick(entry.slot, from);
+        if (rank < 0) continue;
+        to.slot[to.count] = slot;
+        to.rank[to.count++] = rank;
+      }
+    }
+    if (to.count == 0) return;
+    body(to);
+  }
+}
+
+/// After `route_alone`: a token's entries in the handle, the check of its indices, and its part of
+/// the rows per rank. By the one worker that begins the token.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void check_choices(const Context& ctx, const dispatch_input& in,
+                                   std::int64_t token) {
+  const auto& worker = ctx.worker;
+  for (std::int32_t j = static_cast<std::int32_t>(worker.thread()); j < ctx.geo.top_k;
+       j += static_cast<std::int32_t>(worker.threads())) {
+    const std::int64_t expert = read_index(in, token * ctx.geo.top_k + j);
+    if (expert != -1 && rank_of(ctx.geo, expert) < 0) report_bad_index(ctx, expert);
+  }
+}
+
+/// Rows for each rank, of few tokens, into the handle. The last workers begin: they have the least
+/// to copy.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void count_alone(const Context& ctx, const dispatch_input& in, std::int64_t tokens,
+                                 const handle_parts& handle) {
+  const auto& worker = ctx.worker;
+  const auto workers = static_cast<std::int32_t>(worker.workers());
+  for (std::int32_t r = workers - 1 - static_cast<std::int32_t>(worker.worker()); r < ctx.geo.ranks;
+       r += workers) {
+    std::int64_t rows = 0;
+    for (std::int64_t base = 0; base < tokens; base += worker.threads()) {
+      const std::int64_t t = base + worker.thread();
+      rows += worker.count(t < tokens && (ranks_of(ctx.geo, in, t, r) & 1u) != 0);
+    }
+    if (worker.thread() == 0) handle.sent[r] = rows;
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -36,13 +37,24 @@ static_assert(Worker<cuda_warp, timer_view>);
 struct exchanged {
   std::int64_t sum, prefix, first;
   std::uint32_t any, any_false, thread;
+  std::int64_t picked, odd;
+  std::uint64_t united;
+  float of16;
 };
 
 __global__ void exchange(const std::int64_t* in, exchanged* out) {
   const cuda_warp warp(blockIdx.x, gridDim.x, nullptr);
   const std::uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;
-  out[at] = {warp.sum(in[at]),      warp.prefix(in[at]), warp.first(in[at]),
-             warp.any(in[at] == 7), warp.any(false),     warp.thread()};
+  out[at] = {warp.sum(in[at]),
+             warp.prefix(in[at]),
+             warp.first(in[at]),
+             warp.any(in[at] == 7),
+             warp.any(false),
+             warp.thread(),
+             warp.pick(in[at], 5),
+             warp.count((in[at] & 1) != 0),
+             warp.unite(static_cast<std::uint64_t>(in[at])),
+             warp.maximum_of<16>(static_cast<float>(in[at]))};
 }
 
 TEST(CudaWarp, SumsPrefixesAndBroadcastsLikeALoopOverItsThreads) {
@@ -60,8 +72,19 @@ TEST(CudaWarp, SumsPrefixesAndBroadcastsLikeALoopOverItsThreads) {
   const auto out = target.read();
   for (std::size_t warp = 0; warp < in.size(); warp += 32) {
     std::int64_t sum = 0;
+    std::int64_t odd = 0;
+    std::uint64_t united = 0;
+    for (std::size_t t = 0; t < 32; ++t) {
+      odd += in[warp + t] & 1;
+      united |= static_cast<std::uint64_t>(in[warp + t]);
+    }
     for (std::size_t t = 0; t < 32; ++t) {
       const exchanged& got = out[warp + t];
+      const auto half = in.begin() + static_cast<std::ptrdiff_t>(warp + t / 16 * 16);
+      EXPECT_EQ(got.picked, in[warp + 5]);
+      EXPECT_EQ(got.odd, odd);
+      EXPECT_EQ(got.united, united);
+      EXPECT_EQ(got.of16, static_cast<float>(*std::max_element(half, half + 16)));
       EXPECT_EQ(got.prefix, sum) << "seed " << seed << " warp " << warp / 32 << " thread " << t;
       EXPECT_EQ(got.first, in[warp]);
       EXPECT_EQ(got.any, warp == 32 ? 1u : 0u);

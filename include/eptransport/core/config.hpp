@@ -23,15 +23,20 @@
 #define EPT_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
 // Before a short loop with a fixed count: an array that it indexes may then live in registers.
 #define EPT_UNROLL _Pragma("unroll")
+// Before a loop whose body is long or seldom runs: code once.
+#define EPT_ROLLED _Pragma("unroll 1")
+#define EPT_NOINLINE __noinline__
 #else
 #define EPT_HAS_CUDA_COMPILER 0
 #define EPT_HOST_DEVICE
 #define EPT_NO_EXEC_CHECK
+#define EPT_NOINLINE __attribute__((noinline))
 #if defined(__clang__)
 #define EPT_UNROLL _Pragma("unroll")
 #else
 #define EPT_UNROLL _Pragma("GCC unroll 8")
 #endif
+#define EPT_ROLLED  // a host's code may be as long as it likes
 // EPT_DEVICE and EPT_KERNEL stay undefined here: device code in a host unit is an error.
 #endif
 

@@ -44,6 +44,10 @@ class cuda_warp {
   [[nodiscard]] EPT_DEVICE static std::int64_t first(std::int64_t value) noexcept {
     return __shfl_sync(all, value, 0);
   }
+  [[nodiscard]] EPT_DEVICE static std::int64_t pick(std::int64_t value,
+                                                    std::uint32_t thread) noexcept {
+    return __shfl_sync(all, value, static_cast<int>(thread));
+  }
   [[nodiscard]] EPT_DEVICE static std::int64_t sum(std::int64_t value) noexcept {
     for (std::uint32_t step = size / 2; step != 0; step /= 2) {
       value += __shfl_xor_sync(all, value, static_cast<int>(step));
@@ -58,9 +62,22 @@ class cuda_warp {
     }
     return upto - value;
   }
+  [[nodiscard]] EPT_DEVICE static std::int64_t count(bool value) noexcept {
+    return __popc(__ballot_sync(all, value ? 1 : 0));
+  }
+  [[nodiscard]] EPT_DEVICE static std::uint64_t unite(std::uint64_t value) noexcept {
+    const auto low = static_cast<std::uint32_t>(value);
+    const auto high = static_cast<std::uint32_t>(value >> 32);
+    return __reduce_or_sync(all, low) | (std::uint64_t{__reduce_or_sync(all, high)} << 32);
+  }
   [[nodiscard]] EPT_DEVICE static float maximum(float value) noexcept {
-    for (std::uint32_t step = size / 2; step != 0; step /= 2) {
-      value = fmaxf(value, __shfl_xor_sync(all, value, static_cast<int>(step)));
+    return maximum_of<static_cast<int>(size)>(value);
+  }
+  template <int kThreads>
+  [[nodiscard]] EPT_DEVICE static float maximum_of(float value) noexcept {
+#pragma unroll
+    for (int step = kThreads / 2; step != 0; step /= 2) {
+      value = fmaxf(value, __shfl_xor_sync(all, value, step));
     }
     return value;
   }
@@ -70,12 +87,28 @@ class cuda_warp {
   }
 
   /// Both ranges lie in global memory. Uses the widest access that both addresses allow.
-  EPT_DEVICE static void copy(std::byte* dst, const std::byte* src, std::uint64_t bytes) noexcept {
+  __noinline__ EPT_DEVICE static void copy(std::byte* dst, const std::byte* src,
+                                           std::uint64_t bytes) noexcept {
     const std::uint64_t bits =
         reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src);
     std::uint64_t done = 0;
     if (bits % sizeof(uint4) == 0) done = copy_units<uint4>(dst, src, bytes);
     if (done < bytes) copy_narrow(dst + done, src + done, bytes - done, bits);
+  }
+
+  /// The same for several destinations: each byte is read once.
+  __noinline__ EPT_DEVICE static void fan_out(const fan& places, std::uint64_t offset,
+                                              const std::byte* src, std::uint64_t bytes) noexcept {
+    std::uint64_t bits = reinterpret_cast<std::uintptr_t>(src) | offset;
+#pragma unroll 1
+    for (int d = 0; d < places.count; ++d) bits |= reinterpret_cast<std::uintptr_t>(places.to[d]);
+    const std::uint64_t wide =
+        bits % sizeof(uint4) == 0 ? fan_units(places, offset, src, bytes / sizeof(uint4)) : 0;
+    if (wide == bytes) return;
+#pragma unroll 1
+    for (int d = 0; d < places.count; ++d) {
+      copy_narrow(places.to[d] + offset + wide, src + wide, bytes - wide, bits);
+    }
   }
 
   [[nodiscard]] EPT_DEVICE std::uint32_t worker() const noexcept {
@@ -88,8 +121,30 @@ class cuda_warp {
                                         std::uint64_t deadline_ns) const noexcept {
     __syncthreads();
     if (blocks_ == 1) return true;
-    const bool met = threadIdx.x != 0 || meet(view, deadline_ns);
+    bool met = true;
+    if (threadIdx.x == 0) met = await(enlist(), view, deadline_ns);
     return __syncthreads_and(met ? 1 : 0) != 0;
+  }
+
+  /// A block is a crew.
+  [[nodiscard]] EPT_DEVICE static std::uint32_t member() noexcept { return threadIdx.x / size; }
+  [[nodiscard]] EPT_DEVICE static std::uint32_t members() noexcept { return warps(); }
+  [[nodiscard]] EPT_DEVICE static bool crew_all(bool value) noexcept {
+    return __syncthreads_and(value ? 1 : 0) != 0;
+  }
+
+  [[nodiscard]] EPT_DEVICE arrival arrive() const noexcept {
+    __syncthreads();
+    if (blocks_ == 1) return {.full = 0, .last = true};
+    arrival at{};
+    if (threadIdx.x == 0) at = enlist();
+    at.last = __syncthreads_or(at.last ? 1 : 0) != 0;
+    return at;  // only the block's first thread knows `full`
+  }
+  template <class View>
+  [[nodiscard]] EPT_DEVICE bool complete(const arrival& at, const View& view,
+                                         std::uint64_t deadline_ns) const noexcept {
+    return threadIdx.x != 0 || at.full == 0 || await(at, view, deadline_ns);
   }
 
   [[nodiscard]] EPT_DEVICE bool last_to_leave() const noexcept {
@@ -102,12 +157,37 @@ class cuda_warp {
  private:
   [[nodiscard]] EPT_DEVICE static std::uint32_t warps() noexcept { return blockDim.x / size; }
 
-  /// Copies as many whole units as fit and returns their bytes. Several loads are issued before the
-  /// first store, so that a lone warp keeps 2 KiB in flight.
+  /// Loads that are issued before the first store, so that a lone warp keeps 4 KiB in flight.
+  static constexpr std::uint32_t flights = 8;
+
+  /// Copies 16-byte units to all places and returns their bytes.
+  [[nodiscard]] EPT_DEVICE static std::uint64_t fan_units(const fan& places, std::uint64_t offset,
+                                                          const std::byte* src,
+                                                          std::uint64_t count) noexcept {
+    const auto* from = reinterpret_cast<const uint4*>(src);
+#pragma unroll 1
+    for (std::uint64_t i = thread(); i < count; i += flights * size) {
+      uint4 flight[flights];
+#pragma unroll
+      for (std::uint32_t n = 0; n < flights; ++n) {
+        if (i + n * size < count) flight[n] = memory::load(from + i + n * size);
+      }
+#pragma unroll 1
+      for (int d = 0; d < places.count; ++d) {
+        auto* to = reinterpret_cast<uint4*>(places.to[d] + offset) + i;
+#pragma unroll
+        for (std::uint32_t n = 0; n < flights; ++n) {
+          if (i + n * size < count) memory::store(to + n * size, flight[n]);
+        }
+      }
+    }
+    return count * sizeof(uint4);
+  }
+
+  /// Copies as many whole units as fit and returns their bytes.
   template <class Unit>
   [[nodiscard]] EPT_DEVICE static std::uint64_t copy_units(std::byte* dst, const std::byte* src,
                                                            std::uint64_t bytes) noexcept {
-    constexpr std::uint32_t flights = 4;
     auto* to = reinterpret_cast<Unit*>(dst);
     const auto* from = reinterpret_cast<const Unit*>(src);
     const std::uint64_t count = bytes / sizeof(Unit);
@@ -141,12 +221,17 @@ class cuda_warp {
     if (done < bytes) (void)copy_units<std::uint8_t>(dst + done, src + done, bytes - done);
   }
 
-  /// One thread per block: arrives, then waits for the other blocks of the rank.
-  template <class View>
-  [[nodiscard]] EPT_DEVICE bool meet(const View& view, std::uint64_t deadline_ns) const noexcept {
+  /// One thread per block: arrives.
+  [[nodiscard]] EPT_DEVICE arrival enlist() const noexcept {
     const std::uint64_t old = memory::fetch_add(&words_->arrived, 1);
     const std::uint64_t full = (old / blocks_ + 1) * blocks_;
-    while (memory::load_acquire(&words_->arrived) < full) {  // pairs with fetch_add above
+    return {.full = full, .last = old + 1 == full};
+  }
+  /// One thread per block: waits for the other blocks of the rank.
+  template <class View>
+  [[nodiscard]] EPT_DEVICE bool await(const arrival& at, const View& view,
+                                      std::uint64_t deadline_ns) const noexcept {
+    while (memory::load_acquire(&words_->arrived) < at.full) {  // pairs with fetch_add above
       if (view.now_ns() > deadline_ns) return false;
     }
     return true;

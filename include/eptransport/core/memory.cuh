@@ -172,6 +172,13 @@ struct device_memory {
                  : "memory");
   }
 
+  /// Two fp32 values as e4m3, round to nearest even, saturating; the first in the low byte.
+  [[nodiscard]] EPT_DEVICE static std::uint16_t e4m3_pair(float first, float second) noexcept {
+    std::uint16_t both = 0;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(second), "f"(first));
+    return both;
+  }
+
   /// Gives other warps of the multiprocessor the issue slots; called in every spin.
   EPT_DEVICE static void relax() noexcept { asm volatile("nanosleep.u32 20;" ::: "memory"); }
 

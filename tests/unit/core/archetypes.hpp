@@ -16,6 +16,8 @@
 
 namespace archetypes {
 
+using eptransport::arrival;
+using eptransport::fan;
 using eptransport::op_status;
 using eptransport::put_request;
 
@@ -32,6 +34,14 @@ struct group {
   [[nodiscard]] float maximum(float v) const { return v; }
   [[nodiscard]] float multiply_add(float a, float w, float v) const { return a + w * v; }
   void copy(std::byte*, const std::byte*, std::uint64_t) const {}
+  void fan_out(const fan&, std::uint64_t, const std::byte*, std::uint64_t) const {}
+  [[nodiscard]] std::int64_t pick(std::int64_t value, std::uint32_t) const { return value; }
+  [[nodiscard]] std::int64_t count(bool value) const { return value ? 1 : 0; }
+  [[nodiscard]] std::uint64_t unite(std::uint64_t value) const { return value; }
+  template <int kThreads>
+  [[nodiscard]] float maximum_of(float value) const {
+    return value;
+  }
 };
 
 /// Models `Worker` for any view.
@@ -43,6 +53,14 @@ struct worker_group : group {
     return true;
   }
   [[nodiscard]] bool last_to_leave() const { return true; }
+  [[nodiscard]] std::uint32_t member() const { return 0; }
+  [[nodiscard]] std::uint32_t members() const { return 1; }
+  [[nodiscard]] bool crew_all(bool value) const { return value; }
+  [[nodiscard]] arrival arrive() const { return {}; }
+  template <class View>
+  [[nodiscard]] bool complete(const arrival&, const View&, std::uint64_t) const {
+    return true;
+  }
 };
 
 /// Models `TransportView` for `group`.

@@ -67,6 +67,24 @@ struct group_multiply_add : group {
 struct group_copy : group {
   void copy(std::byte*) const {}
 };
+struct group_fan_out : group {
+  void fan_out() const {}
+};
+struct group_count : group {
+  void count(bool) const {}
+};
+struct group_unite : group {
+  void unite(std::uint64_t) const {}
+};
+struct group_maximum_of : group {
+  void maximum_of(float) const {}
+};
+struct group_pick : group {
+  void pick(std::int64_t) const {}
+};
+static_assert(!ThreadGroup<group_pick>);
+static_assert(!ThreadGroup<group_fan_out> && !ThreadGroup<group_count>);
+static_assert(!ThreadGroup<group_unite> && !ThreadGroup<group_maximum_of>);
 static_assert(!ThreadGroup<int> && !ThreadGroup<group_memory>);
 static_assert(!ThreadGroup<group_thread> && !ThreadGroup<group_threads>);
 static_assert(!ThreadGroup<group_sync> && !ThreadGroup<group_any> && !ThreadGroup<group_sum>);
@@ -89,6 +107,24 @@ struct worker_last : worker_group {
 };
 static_assert(!Worker<worker_index, view> && !Worker<worker_count, view>);
 static_assert(!Worker<worker_barrier, view> && !Worker<worker_last, view>);
+struct worker_member : worker_group {
+  void member() const {}
+};
+struct worker_members : worker_group {
+  void members() const {}
+};
+struct worker_crew_all : worker_group {
+  void crew_all(bool) const {}
+};
+struct worker_arrive : worker_group {
+  void arrive() const {}
+};
+struct worker_complete : worker_group {
+  void complete() const {}
+};
+static_assert(!Worker<worker_member, view> && !Worker<worker_members, view>);
+static_assert(!Worker<worker_crew_all, view> && !Worker<worker_arrive, view>);
+static_assert(!Worker<worker_complete, view>);
 
 static_assert(TransportView<view, group> && !TransportView<view, int>);
 struct view_copy : view {
