@@ -49,10 +49,26 @@ step fi_pingpong_verbs_msg 90 bash -c 'pingpong fi_pingpong -p verbs -e msg -I 1
 export FI_UNIVERSE_SIZE=8 FI_OFI_RXM_MSG_TX_SIZE=64 FI_OFI_RXM_MSG_RX_SIZE=64
 export FI_VERBS_IFACE=rdma_a EPT_TEST_PROVIDER='verbs;ofi_rxm' EPT_PROVIDER='verbs;ofi_rxm'
 if [ -x "$EPT_BIN/libfabric_tests" ]; then
-  step endpoint_verbs_rxm 200 "$EPT_BIN/libfabric_tests" --gtest_brief=1 \
-    '--gtest_filter=*LibfabricEndpoint*tcp*'
-  step conformance_verbs_rxm 400 "$EPT_BIN/libfabric_tests" --gtest_brief=1 \
-    '--gtest_filter=*Conformance*tcp_k*'
+  # A process per case, as ctest does it, so that one which crashes has a name: closing an rxm
+  # endpoint of libfabric 1.17 while a peer connects has ended there with signal 11.
+  one_by_one() {
+    local filter=$1 names name
+    set -o pipefail
+    names=$("$EPT_BIN/libfabric_tests" --gtest_list_tests "--gtest_filter=$filter" |
+      awk '/^[^ ]+[.]( |$)/ { suite = $1 } /^  / { print suite $1 }') || return 1
+    [ -n "$names" ] || return 1
+    for name in $names; do
+      timeout 60 "$EPT_BIN/libfabric_tests" --gtest_brief=1 "--gtest_filter=$name" |
+        grep -F '[  PASSED  ] 1 test.' && continue
+      echo "FAILED: $name"
+      return 1
+    done
+    echo "PASSED one by one: $(wc -w <<<"$names") tests"
+  }
+  export -f one_by_one
+  export EPT_BIN
+  step endpoint_verbs_rxm 300 bash -c "one_by_one '*LibfabricEndpoint*tcp*'"
+  step conformance_verbs_rxm 400 bash -c "one_by_one '*Conformance*tcp_k*'"
 fi
 # Ranks that are processes, dispatch and combine, every result compared.
 if "$EPT_BIN/ep_bench" --help 2>/dev/null | grep -q -- --spawn; then

@@ -76,7 +76,7 @@ class node {
   }
   [[nodiscard]] static nonce draw_nonce() {
     nonce drawn{};
-    (void)::getentropy(drawn.data(), drawn.size());
+    if (::getentropy(drawn.data(), drawn.size()) != 0) drawn = {};  // join has tried it before
     return drawn;
   }
   static void send(link& to, frame_kind kind, const notice_payload& notice) {
