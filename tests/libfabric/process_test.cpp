@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <malloc.h>
 #include <span>
 #include <string>
 #include <thread>
@@ -266,6 +267,11 @@ struct holdings {
 
 /// Builds and drops both ends of a transport, again and again, in one process.
 void build_and_drop(const char* provider, int times) {
+  // Left alone, the allocator keeps some of the 16 MiB blocks that providers free, now more, now
+  // fewer; with fixed thresholds what is freed goes back, and what is left has been lost.
+  (void)::mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+  (void)::mallopt(M_TRIM_THRESHOLD, 128 * 1024);
+  (void)::mallopt(M_ARENA_MAX, 2);
   holdings first;
   for (int i = 0; i < times; ++i) {
     meeting_room room(2);
@@ -296,7 +302,9 @@ void build_and_drop(const char* provider, int times) {
   EXPECT_EQ(last.threads, first.threads);
   EXPECT_EQ(last.files, 0U);
   const long grown = last.resident_kb - first.resident_kb;
+#if !defined(__SANITIZE_ADDRESS__)  // which keeps what is freed, and reports leaks itself
   EXPECT_LT(grown, 2048 + 4L * times) << "kB in " << times - times / 4 << " cycles";
+#endif
   ::testing::Test::RecordProperty("grown_kb", static_cast<int>(grown));
 }
 

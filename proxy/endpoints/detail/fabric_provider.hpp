@@ -23,7 +23,7 @@ namespace eptransport::proxy {
 
 /// Whether comms share a libfabric domain, and with it the registration of the window.
 enum class domain_sharing : std::uint8_t {
-  automatic,  ///< own ones over tcp and its kin, whose locks are per domain; else shared
+  automatic,  ///< own ones where software moves the data, under a lock per domain; else shared
   own,
   shared,
 };
@@ -118,9 +118,9 @@ struct chosen_provider {
   info_owner offers;  ///< all of that provider
 };
 
-[[nodiscard]] inline bool is_tcp_like(const std::string& name) {
-  return name == "tcp" || name == "net" || name == "sockets" || name == "udp;ofi_rxd" ||
-         name == "tcp;ofi_rxm" || name == "net;ofi_rxm";
+[[nodiscard]] inline bool is_software(const std::string& name) {
+  return name == "shm" || name == "tcp" || name == "net" || name == "sockets" ||
+         name == "udp;ofi_rxd" || name == "tcp;ofi_rxm" || name == "net;ofi_rxm";
 }
 
 /// @par Errors  `unsupported`, with what was asked for and what fi_getinfo offers
@@ -131,7 +131,7 @@ struct chosen_provider {
   if (wanted[0].empty()) wanted.assign(std::begin(best_providers), std::end(best_providers));
   for (const std::string& name : wanted) {
     const bool shared = options.sharing == domain_sharing::automatic
-                            ? !is_tcp_like(name)
+                            ? !is_software(name)
                             : options.sharing == domain_sharing::shared;
     info_owner offers = offered(name, shared);
     for (const fi_info* info = offers.get(); info != nullptr; info = info->next) {
