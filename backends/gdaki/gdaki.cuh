@@ -223,7 +223,9 @@ class cuda_gdaki_world {
   // Used by the ranks.
   [[nodiscard]] cuda_gathering& gathering() noexcept { return gathering_; }
   [[nodiscard]] gdaki_detail::tables<Wire> tables_of(std::uint32_t rank) const {
-    return cables_->tables_of(rank);
+    gdaki_detail::tables<Wire> tables = cables_->tables_of(rank);
+    tables.nodes = nodes_;
+    return tables;
   }
   [[nodiscard]] std::span<std::byte> window_of(std::uint32_t rank) const noexcept {
     return {places_[rank].window, static_cast<std::size_t>(options_.base.window_bytes)};
@@ -263,6 +265,7 @@ class cuda_gdaki_world {
   std::vector<gdaki_detail::rank_place> places_;
   std::unique_ptr<cabled> cables_;
   gdaki::emulator::network net_;
+  std::int32_t* nodes_ = nullptr;  ///< pinned: the host asks a view as well
   std::uint64_t* device_findings_ = nullptr;
   std::vector<std::unique_ptr<rank_type>> ranks_;
   std::unique_ptr<gdaki::emulator::runner> runner_;  ///< last made, first stopped
@@ -314,6 +317,10 @@ result<void> cuda_gdaki_world<Wire>::place() {
   const bool pinned = options_.nic == gpu_nic::thread;
   const auto ranks = static_cast<std::uint32_t>(base.ranks);
   cables_ = std::make_unique<cabled>(options_.base, places_);
+  auto nodes = memory(std::uint64_t{ranks} * sizeof(std::int32_t), true);
+  if (!nodes) return nodes.error();
+  nodes_ = reinterpret_cast<std::int32_t*>(*nodes);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) nodes_[rank] = base.nodes[rank];
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     auto window = memory(cabled::window_bytes(base), pinned);
     if (!window) return window.error();
