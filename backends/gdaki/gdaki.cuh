@@ -102,12 +102,15 @@ class cuda_nic_executor {
   using worker_type = cuda_warp;
   static constexpr bool synchronous = false;
 
-  cuda_nic_executor(detail::cuda_device&& device, cuda_gathering& gathering, std::int32_t rank)
-      : device_(std::move(device)), gathering_(&gathering), rank_(rank) {}
+  /// @param concurrent  launches of one rank that are resident at once
+  cuda_nic_executor(detail::cuda_device&& device, cuda_gathering& gathering, std::int32_t rank,
+                    std::uint32_t concurrent)
+      : device_(std::move(device)), gathering_(&gathering), rank_(rank), concurrent_(concurrent) {}
 
   [[nodiscard]] std::uint32_t workers(std::uint32_t max_sms) const noexcept {
     return gathering_->blocks(max_sms) * gathering_->warps();
   }
+  [[nodiscard]] std::uint32_t concurrent() const noexcept { return concurrent_; }
   [[nodiscard]] result<std::byte*> allocate(std::uint64_t bytes) { return device_.allocate(bytes); }
   [[nodiscard]] result<std::byte*> allocate_shared(std::uint64_t bytes) {
     return device_.allocate_shared(bytes);
@@ -135,6 +138,7 @@ class cuda_nic_executor {
   detail::cuda_device device_;
   cuda_gathering* gathering_;
   std::int32_t rank_;
+  std::uint32_t concurrent_;
 };
 
 }  // namespace gdaki_detail
@@ -156,7 +160,8 @@ class cuda_gdaki {
   cuda_gdaki(cuda_gdaki_world<Wire>& world, detail::cuda_device&& device, std::uint32_t rank)
       : world_(world),
         rank_(rank),
-        executor_(std::move(device), world.gathering(), static_cast<std::int32_t>(rank)) {}
+        executor_(std::move(device), world.gathering(), static_cast<std::int32_t>(rank),
+                  world.options().concurrent) {}
   cuda_gdaki(const cuda_gdaki&) = delete;
   cuda_gdaki& operator=(const cuda_gdaki&) = delete;
 
