@@ -134,6 +134,14 @@ if wanted bench; then
       --format opaque:11520 --mode counted --landing caller
     bench "$trace pull" "${small[@]}" --mode counted --wire nvlink --transfer pull
   done
+  # Kernels that post to emulated NICs: blocks of the GPU play them, or a host thread.
+  for wire in gdaki:efa gdaki:mlx5; do
+    for nic in block thread; do
+      step "ep_bench $wire, $nic" 90 '^gdaki.*(yes|NO)' "$bench" --exec cuda --wire "$wire" \
+        --nic "$nic" --ranks 2 --tokens 8 --hidden 7168 --topk 8 --experts 256 --iterations 3 \
+        --chunk 1048576 --routing "trace:$traces/moe_e256_k8"
+    done
+  done
   must_fail "ep_bench notices damage" 'combined token' "$bench" --exec cuda --wire nvlink \
     --ranks 2 --tokens 4 --hidden 64 --topk 2 --experts 8 --iterations 1 --tamper
 fi

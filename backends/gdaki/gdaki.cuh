@@ -101,12 +101,15 @@ class cuda_nic_executor {
   using worker_type = cuda_warp;
   static constexpr bool synchronous = false;
 
-  cuda_nic_executor(detail::cuda_device&& device, cuda_gathering& gathering, std::int32_t rank)
-      : device_(std::move(device)), gathering_(&gathering), rank_(rank) {}
+  /// @param concurrent  launches of one rank that are resident at once
+  cuda_nic_executor(detail::cuda_device&& device, cuda_gathering& gathering, std::int32_t rank,
+                    std::uint32_t concurrent)
+      : device_(std::move(device)), gathering_(&gathering), rank_(rank), concurrent_(concurrent) {}
 
   [[nodiscard]] std::uint32_t workers(std::uint32_t max_sms) const noexcept {
     return gathering_->blocks(max_sms) * gathering_->warps();
   }
+  [[nodiscard]] std::uint32_t concurrent() const noexcept { return concurrent_; }
   [[nodiscard]] result<std::byte*> allocate(std::uint64_t bytes) { return device_.allocate(bytes); }
   [[nodiscard]] result<std::byte*> allocate_shared(std::uint64_t bytes) {
     return device_.allocate_shared(bytes);
@@ -134,6 +137,7 @@ class cuda_nic_executor {
   detail::cuda_device device_;
   cuda_gathering* gathering_;
   std::int32_t rank_;
+  std::uint32_t concurrent_;
 };
 
 }  // namespace gdaki_detail
@@ -155,7 +159,8 @@ class cuda_gdaki {
   cuda_gdaki(cuda_gdaki_world<Wire>& world, detail::cuda_device&& device, std::uint32_t rank)
       : world_(world),
         rank_(rank),
-        executor_(std::move(device), world.gathering(), static_cast<std::int32_t>(rank)) {}
+        executor_(std::move(device), world.gathering(), static_cast<std::int32_t>(rank),
+                  world.options().concurrent) {}
   cuda_gdaki(const cuda_gdaki&) = delete;
   cuda_gdaki& operator=(const cuda_gdaki&) = delete;
 
@@ -222,7 +227,9 @@ class cuda_gdaki_world {
   // Used by the ranks.
   [[nodiscard]] cuda_gathering& gathering() noexcept { return gathering_; }
   [[nodiscard]] gdaki_detail::tables<Wire> tables_of(std::uint32_t rank) const {
-    return cables_->tables_of(rank);
+    gdaki_detail::tables<Wire> tables = cables_->tables_of(rank);
+    tables.nodes = nodes_;
+    return tables;
   }
   [[nodiscard]] std::span<std::byte> window_of(std::uint32_t rank) const noexcept {
     return {places_[rank].window, static_cast<std::size_t>(options_.base.window_bytes)};
@@ -262,6 +269,7 @@ class cuda_gdaki_world {
   std::vector<gdaki_detail::rank_place> places_;
   std::unique_ptr<cabled> cables_;
   gdaki::emulator::network net_;
+  std::int32_t* nodes_ = nullptr;  ///< pinned: the host asks a view as well
   std::uint64_t* device_findings_ = nullptr;
   std::vector<std::unique_ptr<rank_type>> ranks_;
   std::unique_ptr<gdaki::emulator::runner> runner_;  ///< last made, first stopped
@@ -313,6 +321,10 @@ result<void> cuda_gdaki_world<Wire>::place() {
   const bool pinned = options_.nic == gpu_nic::thread;
   const auto ranks = static_cast<std::uint32_t>(base.ranks);
   cables_ = std::make_unique<cabled>(options_.base, places_);
+  auto nodes = memory(std::uint64_t{ranks} * sizeof(std::int32_t), true);
+  if (!nodes) return nodes.error();
+  nodes_ = reinterpret_cast<std::int32_t*>(*nodes);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) nodes_[rank] = base.nodes[rank];
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     auto window = memory(cabled::window_bytes(base), pinned);
     if (!window) return window.error();
