@@ -310,7 +310,8 @@ inline void place_experts(const group_shape& shape, std::int32_t ranks, group_pl
     const checked_size sources(static_cast<std::uint64_t>(relay.sources));
     const checked_size each = sources * static_cast<std::uint64_t>(relay.tokens);
     const auto nodes = static_cast<std::uint64_t>(relay.table.nodes);
-    const auto away = static_cast<std::uint64_t>(geo.top_k) < nodes ? geo.top_k : nodes - 1;
+    const auto choices = static_cast<std::uint64_t>(geo.top_k);
+    const std::uint64_t away = choices < nodes ? choices : nodes - 1;
     const checked_size body = larger(tokens * relay.slot_bytes, counts_body(geo));
     const checked_size message = (checked_size(relay.head_bytes) + body).up(64);
     relay.zone_bytes = message.value();

@@ -357,7 +357,11 @@ parsed complete(options asked) {
     config.schedule = run_mode::free;
   }
   if (proxied && config.schedule == run_mode::baton) config.proxy.drive = proxy_drive::baton;
-  if (asked.wires.front().starts_with("hybrid:") && asked.exec == execution::cuda) {
+  const bool hybrid = asked.wires.front().starts_with("hybrid:");
+  if (!hybrid && config.message == message_shape::per_node) {
+    return refuse("--shape per_node is for --wire " + with_commas(support::hybrid_wires()));
+  }
+  if (hybrid && asked.exec == execution::cuda) {
     return refuse("--exec cuda drives no hybrid wire yet; use cpu");
   }
   const std::int64_t most = *std::max_element(config.tokens.begin(), config.tokens.end());

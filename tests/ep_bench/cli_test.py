@@ -45,7 +45,8 @@ class CommandLine(unittest.TestCase):
     def test_what_is_wrong_is_said_with_what_was_expected(self):
         self.refused("--nodes have 16 ranks together", "--nodes", "3,5,8", "--ranks", "8")
         self.refused("expected how many nodes", "--nodes", "0")
-        self.refused("needs a wire inside the node", "--wire", "efa-proxy", "--shape", "per_node")
+        self.refused("--shape per_node is for --wire hybrid:nvlink", "--wire", "efa-proxy",
+                     "--shape", "per_node")
         self.refused("no option '--rank'", "--rank", "8")
         self.refused("--ranks needs a value", "--ranks")
         self.refused("expected a whole number from 1 to 4096", "--ranks", "0")
