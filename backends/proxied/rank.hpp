@@ -20,6 +20,7 @@
 #include <eptransport/proxy/driver.hpp>
 #include <eptransport/proxy/engine.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -134,7 +135,9 @@ class proxied_rank {
       return failure{errc::unsupported, "proxied_rank::create",
                      "proxy_drive::baton needs all ranks in one proxied_world; use threads"};
     }
-    auto state = proxied_detail::make_state(meeting_.rank(), options_, caps.max_message);
+    // No message is longer than the window, whatever the kind of wire could carry.
+    const std::uint64_t longest = std::min(caps.max_message, options_.window_bytes);
+    auto state = proxied_detail::make_state(meeting_.rank(), options_, longest);
     if (!state) return state.error();
     state_ = std::move(*state);
     auto ports = ports_type::open(wire, window(), options_.comms);

@@ -19,6 +19,7 @@
 
 #include "conformance/proxied_backend.hpp"
 #include "support/in_process_bootstrap.hpp"
+#include "support/provider_under_test.hpp"
 
 namespace conformance {
 
@@ -53,12 +54,13 @@ struct libfabric_backend {
     for (std::int32_t r = 0; r < request.ranks; ++r) {
       ranks.emplace_back([&, r] {
         eptransport::support::in_process_bootstrap meeting(room, r);
-        const auto made = transport::create(meeting, options,
-                                            {.provider = Provider::name,
-                                             .strict = kStrict,
-                                             .completions = 1024,
-                                             .operations = 64,
-                                             .refuse_posts = r == request.broken_rank});
+        const auto made = transport::create(
+            meeting, options,
+            {.provider = eptransport::support::provider_under_test(Provider::name),
+             .strict = kStrict,
+             .completions = 1024,
+             .operations = 64,
+             .refuse_posts = r == request.broken_rank});
         if (made) {
           per_rank(**made);
         } else {

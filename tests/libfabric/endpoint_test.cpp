@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "proxy/rig.hpp"
+#include "support/provider_under_test.hpp"
 #include "support/random.hpp"
 
 namespace eptransport::proxy {
@@ -50,7 +51,9 @@ class ports_of_ranks {
   ports_of_ranks(const wire& w, std::vector<std::span<std::byte>> windows, std::uint32_t comms) {
     std::vector<std::vector<std::byte>> addresses;
     for (const auto window : windows) {
-      auto opened = fabric_ports::open({.provider = w.provider, .strict = w.strict}, window, comms);
+      auto opened = fabric_ports::open(
+          {.provider = support::provider_under_test(w.provider), .strict = w.strict}, window,
+          comms);
       if (!opened) {
         ADD_FAILURE() << opened.error().message();
         return;
@@ -273,7 +276,8 @@ TEST_P(LibfabricEndpoint, SaysWhichPeerWasRefused) {
   std::vector<std::byte> b(4096);
   const ports_of_ranks ports(GetParam(), {a, b}, 1);
   ASSERT_EQ(ports.all.size(), 2U);
-  auto refusing = fabric_ports::open({.provider = GetParam().provider, .refuse_posts = true}, a, 1);
+  auto refusing = fabric_ports::open(
+      {.provider = support::provider_under_test(GetParam().provider), .refuse_posts = true}, a, 1);
   ASSERT_TRUE(refusing) << refusing.error().message();
   libfabric_endpoint& end = (*refusing)->endpoint(0);
   EXPECT_EQ(end.write({.peer = 1, .has_immediate = true, .context = 3}), post_result::failed);
