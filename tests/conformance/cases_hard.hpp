@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -181,7 +180,8 @@ void channels_share_the_words(world_request request, report& out) {
 template <class View>
 struct shared_rank_call {
   static constexpr std::uint64_t slot = 64;
-  static constexpr const char* names[] = {
+  static constexpr std::uint32_t kinds = 9;
+  static constexpr const char* names[kinds] = {
       "put of a worker",       "the workers did not meet", "put for all workers",
       "wait of a worker",      "bytes of a worker",        "wait for all workers",
       "bytes for all workers", "flush of a worker",        "the workers did not meet again"};
@@ -282,7 +282,7 @@ void workers_share_a_rank(world_request request, report& out) {
     const auto read = executor.read(reinterpret_cast<std::byte*>(found.data()), *problems, bytes);
     p.check(read.has_value(), "the workers' findings cannot be read");
     for (std::uint64_t w = 0; w < workers; ++w) {
-      for (std::uint32_t what = 0; what < std::size(call_type::names); ++what) {
+      for (std::uint32_t what = 0; what < call_type::kinds; ++what) {
         p.check((found[w] >> what & 1) == 0,
                 "worker " + std::to_string(w) + ": " + call_type::names[what]);
       }

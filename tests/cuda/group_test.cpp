@@ -26,6 +26,8 @@ const char* name_of(message_shape shape) {
       return "per_peer";
     case message_shape::direct:
       return "direct";
+    case message_shape::per_node:
+      return "per_node";
   }
   return "unknown";
 }
