@@ -131,7 +131,7 @@ template <class Context>
   // A crew's own copy, in columns of the scratch that slotted calls leave free.
   std::int64_t* received =
       ctx.lane.counts + (worker.worker() - worker.member()) * ctx.lane.width + geo.experts;
-  bool came = await_sources(ctx, in, received);
+  bool came = ctx.ok() && await_sources(ctx, in, received);
   came = complete_arrival(ctx, stored, stage::dispatch_send) && came;
   if (worker.member() == 0 && worker.thread() == 0) received[geo.rank] = handle.sent[geo.rank];
   if (!worker.crew_all(came)) return nullptr;

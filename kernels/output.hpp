@@ -193,7 +193,7 @@ EPT_HOST_DEVICE void emit_per_expert(const Context& ctx, const dispatch_output& 
     }
   }
   ctx.barrier(stage::dispatch_recv);
-  if (!fits) return;
+  if (!fits || !ctx.ok()) return;  // a worker that missed the barrier has not placed its rows
   emit_pieces(ctx, out, landed, received, rows, handle.places);
   emit_expert_counts(ctx, out);
 }

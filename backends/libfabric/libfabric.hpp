@@ -2,8 +2,8 @@
 /// @file
 /// @brief The libfabric transport: one rank per process over tcp, shm, verbs or EFA, by proxies.
 ///
-/// Windows lie in host memory. GPU windows need FI_HMEM and a view for device code; there is
-/// neither yet, and a group over this transport runs on host threads.
+/// Windows lie in host memory; GPU windows would need FI_HMEM. Groups run on host threads; kernels
+/// of a GPU put and wait through backends/proxied/cuda_proxied.cuh.
 #pragma once
 
 #include <eptransport/backends/proxied/rank.hpp>

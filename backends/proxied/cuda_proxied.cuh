@@ -179,7 +179,8 @@ class cuda_proxied_world {
  public:
   using rank_type = cuda_proxied<Host>;
 
-  /// @param hosts   rank r of all, in order; they outlive the world and are used by nothing else
+  /// @param hosts   rank r of all, in order; they outlive the world, and nothing else posts through
+  ///                them, before or after: the GPU keeps the heads of their rings
   /// @par Errors    `invalid_argument`; `unsupported` where GPUs reach host memory at another
   ///                address; `capacity` with both numbers (INV-9); CUDA's
   [[nodiscard]] static result<std::unique_ptr<cuda_proxied_world>> create(

@@ -55,7 +55,8 @@ class proxied_rank {
 
   /// How long a rank whose wire failed waits to hear who died, before its waiters are told.
   static constexpr std::uint64_t hearsay_ns = 200'000'000;
-  /// How long the destructor waits for the other ranks.
+  /// How long the destructor waits for the other ranks. It is a collective call: a rank whose peers
+  /// do not close within that time ends the job's bootstrap for all, which they see as a fault.
   static constexpr std::uint64_t closing_ns = 5'000'000'000;
 
   /// Collective. A rank that cannot go on aborts the bootstrap, so that the others end at once.

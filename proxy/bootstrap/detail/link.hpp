@@ -59,7 +59,7 @@ class link : public std::enable_shared_from_this<link> {
     boost_error ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
     const tcp::endpoint other = socket_.remote_endpoint(ignored);
-    name_ = other.address().to_string(ignored) + ":" + std::to_string(other.port());
+    name_ = other.address().to_string() + ":" + std::to_string(other.port());
   }
 
   void start(frame_handler on_frame, end_handler on_end) {

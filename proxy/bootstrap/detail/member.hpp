@@ -72,6 +72,7 @@ class member final : public node {
 
   void connect() {
     ++attempts_;
+    own_ = draw_nonce();  // an answer to an earlier attempt is none to this one
     stage_ = stage::connecting;
     boost_error ignored;
     socket_.close(ignored);
