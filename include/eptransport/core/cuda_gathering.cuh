@@ -173,7 +173,7 @@ class cuda_gathering {
 
   /// All ranks meet, or `timed_out` names one that is missing.
   [[nodiscard]] result<void> barrier(std::int32_t rank, std::uint64_t timeout_ns) {
-    return meeting_.meet(rank, timeout_ns, "cuda_loopback::barrier");
+    return meeting_.meet(rank, timeout_ns, "cuda_gathering::barrier");
   }
 
  private:
