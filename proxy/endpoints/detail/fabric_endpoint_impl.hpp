@@ -5,6 +5,8 @@
 
 #include <eptransport/proxy/endpoints/libfabric.hpp>
 
+#include <string_view>
+
 namespace eptransport::proxy {
 
 namespace detail {
@@ -170,7 +172,17 @@ inline void libfabric_endpoint::detach() noexcept {
   if (attached_) close();
 }
 
+/// In the order that fi_endpoint(3) asks for: the endpoint before its queue, its address vector and,
+/// where it uses them unbound, its registrations.
+///
+/// ofi_rxm closes connections first and looks at what they completed afterwards (libfabric's pull
+/// request 12674): whatever the queue still holds is taken out while all of them are whole.
 inline void libfabric_endpoint::close() noexcept {
+  const std::string_view provider = domain_->info->fabric_attr->prov_name;
+  if (endpoint_ != nullptr && provider.ends_with(";ofi_rxm")) {
+    std::array<fi_cq_data_entry, 16> entries;
+    for (int i = 0; i < 64; ++i) (void)fi_cq_read(queue_.get(), entries.data(), entries.size());
+  }
   if (domain_->mode(FI_MR_ENDPOINT)) {  // it cannot go while registrations are bound to it
     buffers_.reset();
     own_window_.reset();
@@ -224,7 +236,8 @@ inline post_result libfabric_endpoint::receive(std::byte* slot, std::uint64_t by
   const long returned =
       fi_recv(endpoint_.get(), slot, bytes, buffers_descriptor_, FI_ADDR_UNSPEC, &op.libfabric);
   if (returned == 0) return post_result::posted;
-  return returned == -FI_EAGAIN ? post_result::again : fail(unknown_peer, receive_failed);
+  if (returned == -FI_EAGAIN) return post_result::again;
+  return fail(unknown_peer, receive_failed | static_cast<int>(-returned));
 }
 
 inline post_result libfabric_endpoint::write(const write_post& post) {
@@ -337,7 +350,9 @@ inline std::size_t libfabric_endpoint::poll(std::span<completion> out) {
 inline std::string libfabric_endpoint::describe(int code) const {
   if (code == unregistered_source) return "the source lies in no registered memory";
   if (code == told_to_refuse) return "the endpoint was told to refuse posts";
-  if (code == receive_failed) return "a receive slot was refused";
+  if ((code & receive_failed) != 0) {
+    return "a receive slot was refused: " + describe(code & ~receive_failed);
+  }
   const std::string provider = domain_->info->fabric_attr->prov_name;
   std::string text = provider + ": " + fi_strerror(code);
   if (!provider_says_.empty() && provider_says_ != fi_strerror(code)) {
