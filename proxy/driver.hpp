@@ -76,12 +76,28 @@ class driver {
     // Only then does `affinity` say where the thread really runs.
     while (!started_.load(std::memory_order_acquire)) std::this_thread::yield();
   }
+  /// Waits for the thread, however long it stays in an engine; see `stop`.
   ~driver() {
     stop_.store(true, std::memory_order_relaxed);
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
   driver(const driver&) = delete;
   driver& operator=(const driver&) = delete;
+
+  /// Ends the thread. False if it has not come back from an engine by then: it still ends when it
+  /// does, and until then needs the driver and all that it drives.
+  [[nodiscard]] bool stop(std::uint64_t timeout_ns) {
+    using clock = std::chrono::steady_clock;
+    stop_.store(true, std::memory_order_relaxed);
+    const auto end = clock::now() + std::chrono::nanoseconds(timeout_ns);
+    // Acquire, pairs with the release at the thread's end.
+    while (!ended_.load(std::memory_order_acquire)) {
+      if (clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    if (thread_.joinable()) thread_.join();
+    return true;
+  }
 
   /// The CPUs that the thread may use, as the system reports them, like "0-3,8"; "unknown" where it
   /// does not. A pinning that the system refused shows here.
@@ -106,6 +122,7 @@ class driver {
       for (const driven& e : engines_) e.watch(e.engine);
       next_watch = clock::now() + between;
     }
+    ended_.store(true, std::memory_order_release);
   }
 
   /// Empty rounds after which the thread does not burn its CPU any more.
@@ -152,6 +169,7 @@ class driver {
   std::string affinity_;
   std::atomic<bool> started_ = false;
   std::atomic<bool> stop_ = false;
+  std::atomic<bool> ended_ = false;
   std::thread thread_;  ///< last: it uses all of the above
 };
 

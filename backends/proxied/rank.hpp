@@ -4,8 +4,12 @@
 ///
 /// Ranks meet through a bootstrap, then talk through the ports of a wire. Building is collective:
 /// window and engines first, then the comparison of settings, the exchange of addresses, and a
-/// barrier, after which every rank takes what the others post. Teardown ends with a barrier too,
+/// barrier, after which every rank takes what the others post. Teardown begins with a barrier,
 /// because a peer's data may move only while its target polls.
+///
+/// A wire may keep a proxy thread for ever: shm takes locks in memory that a peer shares, and one
+/// that stopped or died with such a lock in its hand gives it back to nobody. That thread is left
+/// behind when the rank closes, with all that it may still touch.
 #pragma once
 
 #include <eptransport/backends/proxied/detail/rank_parts.hpp>
@@ -26,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -58,6 +63,8 @@ class proxied_rank {
   /// How long the destructor waits for the other ranks. It is a collective call: a rank whose peers
   /// do not close within that time ends the job's bootstrap for all, which they see as a fault.
   static constexpr std::uint64_t closing_ns = 5'000'000'000;
+  /// How long a proxy thread may take to come back from the wire when the rank closes.
+  static constexpr std::uint64_t stopping_ns = 2'000'000'000;
 
   /// Collective. A rank that cannot go on aborts the bootstrap, so that the others end at once.
   ///
@@ -80,52 +87,102 @@ class proxied_rank {
 
   proxied_rank(const proxied_rank&) = delete;
   proxied_rank& operator=(const proxied_rank&) = delete;
-  ~proxied_rank() {
+  ~proxied_rank() { (void)close(); }
+
+  /// What the destructor does, for those who want to know. Collective; nothing but the destructor
+  /// may be called after it.
+  ///
+  /// @param patience_ns  for a proxy thread to come back from the wire
+  /// @par Errors  `transport_failed` where one did not: it, the window, the rings and the endpoints
+  ///              of this rank stay until the process ends
+  result<void> close(std::uint64_t patience_ns = stopping_ns) {
+    if (std::exchange(closed_, true)) return {};
     // Release, pairs with the acquire in `look`.
-    closing_.store(true, std::memory_order_release);
-    const bool works = !drivers_.empty() && !noticed_.failed() && !state_->fault.failed();
+    parts_->closing.store(true, std::memory_order_release);
+    const bool works =
+        !parts_->drivers.empty() && !parts_->noticed.failed() && !state().fault.failed();
     if (works) (void)meeting_.barrier(closing_ns);
-    drivers_.clear();
+    std::size_t stuck = 0;
+    for (const auto& d : parts_->drivers) {
+      stuck += d->stop(stuck == 0 ? patience_ns : patience_ns / 8) ? 0 : 1;
+    }
     bury_the_dead();
+    if (stuck == 0) return {};
+    keep_for_ever(parts_);
+    if (parts_->ports != nullptr) parts_->ports->bury(static_cast<std::uint32_t>(meeting_.rank()));
+    return failure{errc::transport_failed, "proxied_rank::close",
+                   "rank " + std::to_string(meeting_.rank()) + ": " + std::to_string(stuck) +
+                       " of " + std::to_string(parts_->drivers.size()) +
+                       " proxy threads did not come back from the wire and are left behind, with " +
+                       "the rank's window; a peer may have stopped or died inside a shared lock"};
   }
 
-  [[nodiscard]] view_type view() const noexcept { return view_type(*state_); }
+  [[nodiscard]] view_type view() const noexcept { return view_type(*parts_->state); }
   [[nodiscard]] executor_type& executor() noexcept { return executor_; }
   [[nodiscard]] std::span<std::byte> window() const noexcept {
-    return {state_->memory.data(), state_->memory.bytes()};
+    return {parts_->state->memory.data(), parts_->state->memory.bytes()};
   }
-  [[nodiscard]] std::uint32_t signals() const noexcept { return state_->signals; }
+  [[nodiscard]] std::uint32_t signals() const noexcept { return parts_->state->signals; }
   [[nodiscard]] result<void> barrier(std::uint64_t timeout_ns) {
-    if (state_->fault.failed()) return fault();
+    if (state().fault.failed()) return fault();
     result<void> met = meeting_.barrier(timeout_ns);
-    return !met && state_->fault.failed() ? fault() : met;
+    return !met && state().fault.failed() ? fault() : met;
   }
-  [[nodiscard]] result<void> fault() const { return state_->fault.why(); }
+  [[nodiscard]] result<void> fault() const { return parts_->state->fault.why(); }
 
   /// For views of other devices.
-  [[nodiscard]] proxied_detail::rank_state& state() noexcept { return *state_; }
-  [[nodiscard]] const ports_type& ports() const noexcept { return *ports_; }
+  [[nodiscard]] proxied_detail::rank_state& state() noexcept { return *parts_->state; }
+  [[nodiscard]] const ports_type& ports() const noexcept { return *parts_->ports; }
   [[nodiscard]] const proxy::engine_statistics& statistics(std::uint32_t comm) const {
-    return engines_[comm]->statistics();
+    return parts_->engines[comm]->statistics();
   }
   /// What the engines made of what was 0 in the options.
   [[nodiscard]] const proxy::engine_options& engine_options() const {
-    return engines_.front()->options();
+    return parts_->engines.front()->options();
   }
   /// Where each proxy thread may run, as the system says.
   [[nodiscard]] std::vector<std::string> affinity() const {
     std::vector<std::string> all;
-    for (const auto& d : drivers_) all.push_back(d->affinity());
+    for (const auto& d : parts_->drivers) all.push_back(d->affinity());
     return all;
   }
   /// Waits until all that was pushed is posted and complete, at most a second.
-  void quiet() { (void)state_->quiet(); }
+  void quiet() { (void)state().quiet(); }
   /// Nobody wrote beside the window.
-  [[nodiscard]] bool intact() const noexcept { return state_->memory.intact(); }
+  [[nodiscard]] bool intact() const noexcept { return parts_->state->memory.intact(); }
 
  private:
+  struct machinery;
+
+  /// An engine that also looks at the bootstrap.
+  struct attentive {
+    machinery* all;
+    engine_type* engine;
+  };
+
+  /// All that proxy threads touch.
+  struct machinery {
+    explicit machinery(bootstrap& its) : meeting(its) {}
+
+    bootstrap& meeting;                                 ///< not looked at once the rank closes
+    std::unique_ptr<proxied_detail::rank_state> state;  ///< its fault is what waiters see
+    proxy::fault_cell noticed;                          ///< by the engines
+    std::unique_ptr<ports_type> ports;
+    std::vector<std::unique_ptr<engine_type>> engines;
+    std::vector<attentive> watched;
+    std::atomic<bool> closing = false;
+    std::atomic<bool> looking = false;
+    std::vector<std::unique_ptr<proxy::driver>> drivers;  ///< last made, first stopped
+
+    void look();
+    [[nodiscard]] failure explained() const;
+  };
+
   proxied_rank(bootstrap& meeting, const proxied_options& options)
-      : meeting_(meeting), options_(options), executor_(options.workers) {
+      : meeting_(meeting),
+        options_(options),
+        parts_(std::make_shared<machinery>(meeting)),
+        executor_(options.workers) {
     options_.ranks = meeting.size();
     if (options_.nodes.empty()) options_.nodes = meeting.nodes();
   }
@@ -140,21 +197,22 @@ class proxied_rank {
     const std::uint64_t longest = std::min(caps.max_message, options_.window_bytes);
     auto state = proxied_detail::make_state(meeting_.rank(), options_, longest);
     if (!state) return state.error();
-    state_ = std::move(*state);
+    parts_->state = std::move(*state);
     auto ports = ports_type::open(wire, window(), options_.comms);
     if (!ports) return ports.error();
-    ports_ = std::move(*ports);
+    parts_->ports = std::move(*ports);
     for (std::uint32_t k = 0; k < options_.comms; ++k) {
-      auto made = proxied_detail::make_engine(*state_, options_, k, ports_->endpoint(k), noticed_);
+      auto made = proxied_detail::make_engine(*parts_->state, options_, k,
+                                              parts_->ports->endpoint(k), parts_->noticed);
       if (!made) return made.error();
-      engines_.push_back(std::move(*made));
+      parts_->engines.push_back(std::move(*made));
     }
     if (auto agreed = meeting_.agree(Wire::name, settings(), timeout_ns); !agreed) return agreed;
-    const auto own = ports_->address();
+    const auto own = parts_->ports->address();
     if (!own) return own.error();
     const auto all = meeting_.all_gather(*own, timeout_ns);
     if (!all) return all.error();
-    if (auto connected = ports_->connect(*all); !connected) return connected;
+    if (auto connected = parts_->ports->connect(*all); !connected) return connected;
     // Providers that refuse strangers need every rank to know this one before it writes.
     if (auto met = meeting_.barrier(timeout_ns); !met) return met;
     start();
@@ -178,28 +236,22 @@ class proxied_rank {
     return text;
   }
 
-  /// An engine that also looks at the bootstrap.
-  struct attentive {
-    proxied_rank* self;
-    engine_type* engine;
-  };
-
   void start() {
-    for (const auto& e : engines_) attentive_.push_back({this, e.get()});
+    for (const auto& e : parts_->engines) parts_->watched.push_back({parts_.get(), e.get()});
     std::vector<proxy::driven> all;
-    for (attentive& a : attentive_) {
+    for (attentive& a : parts_->watched) {
       all.push_back(
           {&a,
            [](void* p) {
              const auto* both = static_cast<attentive*>(p);
              const bool moved = both->engine->step();
-             both->self->look();
+             both->all->look();
              return moved;
            },
            [](void* p) { static_cast<attentive*>(p)->engine->watch(); },
            [](void* p) { static_cast<attentive*>(p)->engine->statistics().naps.add(1); }});
     }
-    drivers_ = proxied_detail::start_drivers(all, options_);
+    parts_->drivers = proxied_detail::start_drivers(all, options_);
   }
 
   /// What a process leaves on its host when it is killed, nobody else removes.
@@ -208,47 +260,54 @@ class proxied_rank {
     for (const std::int32_t rank : meeting_.lost()) {
       const rank_place& its = places[static_cast<std::size_t>(rank)];
       const rank_place& own = places[static_cast<std::size_t>(meeting_.rank())];
-      if (ports_ != nullptr && its.node == own.node) ports_->bury(static_cast<std::uint32_t>(rank));
+      if (parts_->ports != nullptr && its.node == own.node) {
+        parts_->ports->bury(static_cast<std::uint32_t>(rank));
+      }
     }
   }
 
-  /// Brings together what the engines and the bootstrap noticed, and tells the other ranks.
-  void look() {
-    if (meeting_.healthy() && !noticed_.failed() && !state_->fault.failed()) return;
-    // Acquire, pairs with the destructor's store: then a peer may have closed before this rank.
-    if (closing_.load(std::memory_order_acquire)) return;
-    if (looking_.exchange(true)) return;
-    if (!state_->fault.failed()) state_->fault.report(explained());
-    meeting_.abort(state_->fault.why().error().message());
-  }
-
-  /// The rank that died, as the bootstrap heard it, in front of what was noticed here: an engine
-  /// may have noticed only that some other rank gave up because of it.
-  [[nodiscard]] failure explained() const {
-    using clock = std::chrono::steady_clock;
-    const auto end = clock::now() + std::chrono::nanoseconds(hearsay_ns);
-    while (meeting_.healthy() && clock::now() < end) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    const result<void> seen = noticed_.why();
-    const result<void> heard = meeting_.status();
-    if (heard) return seen.error();
-    failure both = heard.error();
-    if (!seen) both.detail += "; here: " + seen.error().message();
-    return both;
+  /// Holds what threads that were left behind may touch.
+  static void keep_for_ever(std::shared_ptr<machinery> parts) {
+    static std::mutex mutex;
+    static auto* const left_behind = new std::vector<std::shared_ptr<machinery>>;
+    const std::lock_guard lock(mutex);
+    left_behind->push_back(std::move(parts));
   }
 
   bootstrap& meeting_;
   proxied_options options_;
-  std::unique_ptr<proxied_detail::rank_state> state_;  ///< its fault is what waiters see
-  proxy::fault_cell noticed_;                          ///< by the engines
-  std::unique_ptr<ports_type> ports_;
-  std::vector<std::unique_ptr<engine_type>> engines_;
-  std::vector<attentive> attentive_;
+  std::shared_ptr<machinery> parts_;  ///< with a second owner if threads are left behind
   executor_type executor_;
-  std::atomic<bool> closing_ = false;
-  std::atomic<bool> looking_ = false;
-  std::vector<std::unique_ptr<proxy::driver>> drivers_;  ///< last made, first stopped
+  bool closed_ = false;
 };
+
+/// Brings together what the engines and the bootstrap noticed, and tells the other ranks.
+template <class Wire>
+void proxied_rank<Wire>::machinery::look() {
+  // Acquire, pairs with the store in `close`: then a peer may have closed before this rank, and the
+  // bootstrap may be gone.
+  if (closing.load(std::memory_order_acquire)) return;
+  if (meeting.healthy() && !noticed.failed() && !state->fault.failed()) return;
+  if (looking.exchange(true)) return;
+  if (!state->fault.failed()) state->fault.report(explained());
+  meeting.abort(state->fault.why().error().message());
+}
+
+/// The rank that died, as the bootstrap heard it, in front of what was noticed here: an engine may
+/// have noticed only that some other rank gave up because of it.
+template <class Wire>
+failure proxied_rank<Wire>::machinery::explained() const {
+  using clock = std::chrono::steady_clock;
+  const auto end = clock::now() + std::chrono::nanoseconds(hearsay_ns);
+  while (meeting.healthy() && clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const result<void> seen = noticed.why();
+  const result<void> heard = meeting.status();
+  if (heard) return seen.error();
+  failure both = heard.error();
+  if (!seen) both.detail += "; here: " + seen.error().message();
+  return both;
+}
 
 }  // namespace eptransport

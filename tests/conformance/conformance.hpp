@@ -27,9 +27,7 @@ class Conformance : public ::testing::Test {
 
 TYPED_TEST_SUITE_P(Conformance);
 
-#define EPT_NOTHING
-#define EPT_COMMA ,
-#define EPT_NAME(name, function, possible) name
+#define EPT_NAME(name, function, possible) , name
 #define EPT_TYPED_TEST(name, function, possible)                                          \
   TYPED_TEST_P(Conformance, name) {                                                       \
     using B = TypeParam;                                                                  \
@@ -40,15 +38,13 @@ TYPED_TEST_SUITE_P(Conformance);
     }                                                                                     \
   }
 // The names must be there before gtest makes text of them.
-#define EPT_REGISTER(...) REGISTER_TYPED_TEST_SUITE_P(Conformance, __VA_ARGS__)
+#define EPT_REGISTER(...) REGISTER_TYPED_TEST_SUITE_P(__VA_ARGS__)
 
-EPT_CONFORMANCE_CASES(EPT_TYPED_TEST, EPT_NOTHING)
-EPT_REGISTER(EPT_CONFORMANCE_CASES(EPT_NAME, EPT_COMMA));
+EPT_CONFORMANCE_CASES(EPT_TYPED_TEST)
+EPT_REGISTER(Conformance EPT_CONFORMANCE_CASES(EPT_NAME));
 
 #undef EPT_REGISTER
 #undef EPT_TYPED_TEST
 #undef EPT_NAME
-#undef EPT_COMMA
-#undef EPT_NOTHING
 
 }  // namespace conformance

@@ -233,10 +233,8 @@ void add_counts_and_shapes(case_list& list) {
 void add_pressure(case_list& list, bool at_length) {
   run_config narrow = tiny(3, {40});
   narrow.proxy.ring_slots = 4;
-  narrow.proxy.engine = {.slots_per_peer = 2,
-                         .writes_per_peer = 2,
-                         .operations = 2,
-                         .peer_queue = 2};
+  narrow.proxy.engine = {
+      .slots_per_peer = 2, .writes_per_peer = 2, .operations = 2, .peer_queue = 2};
   narrow.pauses = true;
   narrow.message = message_shape::per_row;
   list.add_run("O6 queues of two entries", narrow, {}, [](const run_config& config, outcomes ends) {
@@ -414,8 +412,8 @@ std::string many_transports(bootstrap& meeting, const std::string& provider) {
     me.put({.peer = peer, .src = me.at(2048), .bytes = 100, .signal = 1});
     me.wait(1, static_cast<std::uint64_t>(step) / many + 1);
     for (std::uint64_t i = 0; i < 100; ++i) {
-      me.check(*me.at(i) == mark(key(peer), i), "step " + std::to_string(step) + ", byte " +
-                                                    std::to_string(i) + " is another's");
+      me.check(*me.at(i) == mark(key(peer), i),
+               "step " + std::to_string(step) + ", byte " + std::to_string(i) + " is another's");
     }
     me.meet();
     wrong += me.wrong;
@@ -457,9 +455,8 @@ void add_calls(case_list& list) {
   proxied_options amid{.window_bytes = 1 << 16, .signals = 2, .ring_slots = 1024};
   list.add_calls("F16 closed amid puts", 3, amid, {}, closes_amid_puts);
   const std::string provider = provider_under_test(list.provider());
-  list.add("F19 eight transports in turn", 2, [provider](bootstrap& meeting) {
-    return many_transports(meeting, provider);
-  });
+  list.add("F19 eight transports in turn", 2,
+           [provider](bootstrap& meeting) { return many_transports(meeting, provider); });
 }
 
 class LibfabricCases : public ::testing::TestWithParam<const char*> {};

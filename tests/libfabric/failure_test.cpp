@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Ranks of a job over libfabric that are killed, leave, stop, break or cannot be reached, at
-/// the worst moments: the others' errors name them, in bounded time.
+/// @brief Ranks of a job over libfabric that are killed, leave, stop, break or cannot be reached:
+/// the others' errors name them, in bounded time.
 #include <eptransport/backends/libfabric/libfabric.hpp>
 #include <eptransport/proxy/bootstrap/tcp_bootstrap.hpp>
 
@@ -148,8 +148,8 @@ TEST_P(LibfabricPause, BelowTheDeadlineIsNoFailure) {
 TEST_P(LibfabricPause, BeyondTheDeadlineIsNamed) {
   run_config config = small_run(3);
   config.timeout_ns = 1'500'000'000;
-  const auto outcomes = stop_a_rank(GetParam(), config,
-                                    [](const rank_processes&) { (void)::usleep(1'800'000); });
+  const auto outcomes =
+      stop_a_rank(GetParam(), config, [](const rank_processes&) { (void)::usleep(1'800'000); });
   ASSERT_EQ(outcomes.size(), 3U);
   for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
     const std::string& error = outcomes[rank].report.error;
@@ -251,8 +251,7 @@ void cannot_reach(const char* provider, const misleading::change& lie) {
     const rank_outcome outcome = outcome_of(endings[rank].said);
     const std::string& why = outcome.fault;
     EXPECT_NE(why.find("rank 0: "), std::string::npos) << why;  // who could not
-    EXPECT_NE(why.find("rank 1 "), std::string::npos) << why;
-    std::fprintf(stderr, "%s\n", why.c_str());
+    EXPECT_NE(why.find("to rank 1 "), std::string::npos) << why;
     EXPECT_LT(outcome.wall_ns, 5e9) << "somebody waited for the deadline";
   }
 }
@@ -275,9 +274,8 @@ TEST(LibfabricFailure, ARankThatNeverBuildsIsNamed) {
       (void)::usleep(800'000);
       return "slept";
     }
-    const auto made =
-        libfabric::create(**joined, {.window_bytes = 4096, .signals = 4},
-                          {.provider = provider_under_test("tcp")}, 400'000'000);
+    const auto made = libfabric::create(**joined, {.window_bytes = 4096, .signals = 4},
+                                        {.provider = provider_under_test("tcp")}, 400'000'000);
     return made ? "built" : made.error().message();
   });
   ASSERT_TRUE(started) << started.error().message();

@@ -75,8 +75,7 @@ class meeting_room {
                                                                    std::uint64_t timeout_ns) {
     if (bytes.size() > max_bytes) {
       return failure{errc::invalid_argument, "meeting_room",
-                     std::to_string(bytes.size()) + " bytes, at most " +
-                         std::to_string(max_bytes)};
+                     std::to_string(bytes.size()) + " bytes, at most " + std::to_string(max_bytes)};
     }
     const timespec end = after(timeout_ns);
     const guard lock(*this);
@@ -131,9 +130,7 @@ class meeting_room {
     std::byte data[max_bytes];
   };
   struct guard {
-    explicit guard(meeting_room& it) : room(it) {
-      (void)::pthread_mutex_lock(&room.table().mutex);
-    }
+    explicit guard(meeting_room& it) : room(it) { (void)::pthread_mutex_lock(&room.table().mutex); }
     ~guard() { (void)::pthread_mutex_unlock(&room.table().mutex); }
     guard(const guard&) = delete;
     guard& operator=(const guard&) = delete;

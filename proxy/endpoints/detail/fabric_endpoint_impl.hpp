@@ -172,11 +172,11 @@ inline void libfabric_endpoint::detach() noexcept {
   if (attached_) close();
 }
 
-/// In the order that fi_endpoint(3) asks for: the endpoint before its queue, its address vector and,
-/// where it uses them unbound, its registrations.
+/// As fi_endpoint(3) asks: the endpoint before its queue, its address vector and, unless they are
+/// bound to it, its registrations. Nothing that it may still write to is freed before it is closed.
 ///
-/// ofi_rxm closes connections first and looks at what they completed afterwards (libfabric's pull
-/// request 12674): whatever the queue still holds is taken out while all of them are whole.
+/// ofi_rxm closes its connections and then looks at what they have completed (libfabric's pull
+/// request 12674): that is taken out here, while they are whole.
 inline void libfabric_endpoint::close() noexcept {
   const std::string_view provider = domain_->info->fabric_attr->prov_name;
   if (endpoint_ != nullptr && provider.ends_with(";ofi_rxm")) {

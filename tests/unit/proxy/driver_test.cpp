@@ -59,6 +59,28 @@ TEST(Driver, WatchesFourTimesWithinTheStallLimit) {
   EXPECT_TRUE(soon([&] { return idle.watches.load() >= 4; }));
 }
 
+TEST(Driver, StopsAThreadOrSaysThatItDoesNotComeBack) {
+  std::atomic<bool> held = true;
+  std::atomic<bool> inside = false;
+  struct shared {
+    std::atomic<bool>& held;
+    std::atomic<bool>& inside;
+  } both{held, inside};
+  const auto step = [](void* p) {
+    const auto& s = *static_cast<shared*>(p);
+    s.inside = true;
+    while (s.held.load()) std::this_thread::yield();
+    return false;
+  };
+  const auto nothing = [](void*) {};
+  driver thread({{&both, step, nothing, nothing}}, {.idle = polite});
+  ASSERT_TRUE(soon([&] { return inside.load(); }));
+  EXPECT_FALSE(thread.stop(5'000'000));
+  held = false;
+  EXPECT_TRUE(thread.stop(20'000'000'000));
+  EXPECT_TRUE(thread.stop(0));
+}
+
 TEST(Driver, PinsOnlyWhenAskedAndReportsWhereItRuns) {
   fake_engine engine;
   std::string everywhere;
