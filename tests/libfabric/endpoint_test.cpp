@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -356,6 +357,76 @@ TEST(LibfabricProvider, EnvironmentNamesItAndNothingElseIsTaken) {
   const auto best = fabric_ports::open({}, a, 1);
   ASSERT_TRUE(best) << best.error().message();
   EXPECT_NE((*best)->provider(), "shm") << "reaches one host only";
+}
+
+/// A list of offers as fi_getinfo makes it, of verbs devices that are not here.
+class verbs_offers {
+ public:
+  struct device {
+    const char* domain;
+    const char* vendor;
+    fi_link_state link;
+  };
+  explicit verbs_offers(const std::vector<device>& devices) : nics_(devices.size()) {
+    fi_info* next = nullptr;
+    for (std::size_t i = devices.size(); i-- > 0;) {
+      fi_info* const info = fi_allocinfo();
+      info->fabric_attr->prov_name = ::strdup("verbs;ofi_rxm");
+      info->domain_attr->name = ::strdup(devices[i].domain);
+      nics_[i].device.vendor_id = const_cast<char*>(devices[i].vendor);
+      nics_[i].link.state = devices[i].link;
+      nics_[i].nic.device_attr = &nics_[i].device;
+      nics_[i].nic.link_attr = &nics_[i].link;
+      info->nic = &nics_[i].nic;
+      info->next = next;
+      next = info;
+    }
+    chosen.name = "verbs;ofi_rxm";
+    chosen.offers.reset(next);
+  }
+  ~verbs_offers() {  // the devices are ours
+    for (fi_info* i = chosen.offers.get(); i != nullptr; i = i->next) i->nic = nullptr;
+  }
+  verbs_offers(const verbs_offers&) = delete;
+  verbs_offers& operator=(const verbs_offers&) = delete;
+
+  /// The domain that a rank gets which named none, and whether it would be taken unasked.
+  [[nodiscard]] std::string first(bool& unasked) const {
+    const auto info = detail::offer_for(chosen, {}, 0);
+    if (!info) return info.error().message();
+    unasked = detail::is_good_default(**info);
+    return (*info)->domain_attr->name;
+  }
+  detail::chosen_provider chosen;
+
+ private:
+  struct nic_parts {
+    fid_nic nic{};
+    fi_device_attr device{};
+    fi_link_attr link{};
+  };
+  std::vector<nic_parts> nics_;
+};
+
+TEST(LibfabricProvider, OnlyRealVerbsDevicesWithALinkAreTakenUnasked) {
+  bool unasked = false;
+  const verbs_offers host({{"rxe_old", "0x0000", FI_LINK_UP},
+                           {"rxe0", "0xffffff", FI_LINK_UP},
+                           {"siw0", "0x626d74", FI_LINK_UP},
+                           {"mlx5_0", "0x02c9", FI_LINK_DOWN},
+                           {"mlx5_1", "0x02c9", FI_LINK_UP}});
+  EXPECT_EQ(host.first(unasked), "mlx5_1");
+  EXPECT_TRUE(unasked);
+  // Whoever names the provider gets what there is.
+  const verbs_offers imitation({{"rxe0", "0xffffff", FI_LINK_UP}});
+  EXPECT_EQ(imitation.first(unasked), "rxe0");
+  EXPECT_FALSE(unasked);
+  const verbs_offers down({{"mlx5_0", "0x02c9", FI_LINK_DOWN}});
+  EXPECT_EQ(down.first(unasked), "mlx5_0");
+  EXPECT_FALSE(unasked);
+  const verbs_offers silent({{"unknown", nullptr, FI_LINK_UP}});
+  EXPECT_EQ(silent.first(unasked), "unknown");
+  EXPECT_FALSE(unasked);
 }
 
 TEST(LibfabricPorts, RanksThatDifferAreNamed) {
