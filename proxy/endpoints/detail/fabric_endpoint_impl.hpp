@@ -170,7 +170,27 @@ inline void libfabric_endpoint::detach() noexcept {
   if (attached_) close();
 }
 
+/// Takes what still arrives, until nothing has for a while. To close one of its connections, rxm
+/// reads the completions of all, and in 1.17 posts a receive on those it has closed: a null call.
+inline void libfabric_endpoint::settle() noexcept {
+  if (!endpoint_ || !std::string_view(domain_->info->fabric_attr->prov_name).ends_with("ofi_rxm")) {
+    return;
+  }
+  using clock = std::chrono::steady_clock;
+  constexpr auto still = std::chrono::milliseconds(2);
+  const auto limit = clock::now() + std::chrono::milliseconds(100);
+  std::array<fi_cq_data_entry, 64> entries;
+  for (auto last = clock::now(), now = last; now < limit && now - last < still;
+       now = clock::now()) {
+    const ssize_t n = fi_cq_read(queue_.get(), entries.data(), entries.size());
+    fi_cq_err_entry error{};
+    const bool failed = n == -FI_EAVAIL && fi_cq_readerr(queue_.get(), &error, 0) > 0;
+    if (n > 0 || failed) last = now;
+  }
+}
+
 inline void libfabric_endpoint::close() noexcept {
+  settle();
   if (domain_->mode(FI_MR_ENDPOINT)) {  // it cannot go while registrations are bound to it
     buffers_.reset();
     own_window_.reset();
