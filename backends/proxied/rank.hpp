@@ -130,6 +130,7 @@ class proxied_rank {
       : meeting_(meeting), options_(options), executor_(options.workers) {
     options_.ranks = meeting.size();
     if (options_.nodes.empty()) options_.nodes = meeting.nodes();
+    if (!options_.window.empty()) options_.window_bytes = options_.window.size();
   }
 
   result<void> build(const typename ports_type::options& wire, std::uint64_t timeout_ns) {

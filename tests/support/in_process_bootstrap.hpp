@@ -40,7 +40,7 @@ struct meeting_room {
 /// One thread's seat. Two things differ from the interface, both for cases in which one rank fails
 /// and the others must be left alone: a call that timed out may be made again, and an abort ends
 /// calls, while `healthy` stays true.
-class in_process_bootstrap final : public bootstrap {
+class in_process_bootstrap : public bootstrap {
  public:
   in_process_bootstrap(meeting_room& room, std::int32_t rank) : room_(room), rank_(rank) {}
 
