@@ -60,22 +60,22 @@ class shared_segment {
   [[nodiscard]] static result<shared_segment> open(const address& where) {
     const std::string path =
         "/proc/" + std::to_string(where.process) + "/fd/" + std::to_string(where.descriptor);
+    struct stat file {};  // before it is opened: opening what is not meant might do something
+    if (::stat(path.c_str(), &file) != 0) return unreachable("stat", path);
+    const bool meant = file.st_dev == where.device && file.st_ino == where.file;
+    const auto found = static_cast<std::uint64_t>(file.st_size);
+    if (!meant || found != where.bytes) {
+      return failure{errc::mismatch, "shared_segment::open",
+                     path + (meant ? "" : " is another file: it") + " has " +
+                         std::to_string(found) + " bytes, expected " + std::to_string(where.bytes) +
+                         "; the ranks of a node must share a process namespace"};
+    }
     shared_segment made;
     made.descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (made.descriptor_ < 0) {
-      return failure{std::error_code(errno, std::system_category()), "open",
-                     path + "; the ranks of a node must share user and process namespace"};
-    }
-    const address found = made.here();
+    if (made.descriptor_ < 0) return unreachable("open", path);
     constexpr int fixed = F_SEAL_SHRINK | F_SEAL_GROW;
-    const bool sealed = (::fcntl(made.descriptor_, F_GET_SEALS) & fixed) == fixed;
-    if (found.device != where.device || found.file != where.file || found.bytes != where.bytes ||
-        !sealed) {
-      return failure{errc::mismatch, "shared_segment::open",
-                     path + " has " + std::to_string(found.bytes) + " bytes, expected " +
-                         std::to_string(where.bytes) +
-                         ", or is another file; the ranks of a node must share a process "
-                         "namespace"};
+    if ((::fcntl(made.descriptor_, F_GET_SEALS) & fixed) != fixed) {
+      return failure{errc::mismatch, "shared_segment::open", path + " could change its size"};
     }
     auto mapped = map(std::move(made), where.bytes);
     if (mapped) mapped->close();
@@ -115,6 +115,10 @@ class shared_segment {
   [[nodiscard]] static failure system_failure(const char* call, std::uint64_t bytes) {
     return {std::error_code(errno, std::system_category()), call,
             std::to_string(bytes) + " bytes of shared memory"};
+  }
+  [[nodiscard]] static failure unreachable(const char* call, const std::string& path) {
+    return {std::error_code(errno, std::system_category()), call,
+            path + "; the ranks of a node must share user and process namespace"};
   }
   [[nodiscard]] static result<shared_segment> map(shared_segment made, std::uint64_t bytes) {
     void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.descriptor_, 0);

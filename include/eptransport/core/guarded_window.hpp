@@ -26,7 +26,7 @@ class guarded_window {
     constexpr std::uint64_t extra = 3 * guard_bytes;
     if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - extra) return;
     memory_.reset(static_cast<std::byte*>(std::calloc(bytes + extra, 1)));
-    if (!valid()) return;
+    if (memory_ == nullptr) return;
     const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
     data_ = memory_.get() + (guard_bytes - at % guard_bytes) % guard_bytes + guard_bytes;
     guard(data_ - guard_bytes);

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
@@ -100,6 +102,19 @@ TEST(SharedSegment, WhatIsNotMeantIsNotMapped) {
   const auto longer = shared_segment::open(where);
   ASSERT_FALSE(longer);
   EXPECT_NE(longer.error().message().find("has 4096 bytes, expected 8192"), std::string::npos);
+}
+
+TEST(SharedSegment, WhatCouldShrinkIsNotMapped) {
+  const int descriptor = ::memfd_create("not sealed", MFD_CLOEXEC);
+  ASSERT_GE(descriptor, 0);
+  ASSERT_EQ(::ftruncate(descriptor, 4096), 0);
+  struct stat file {};
+  ASSERT_EQ(::fstat(descriptor, &file), 0);
+  const auto opened =
+      shared_segment::open({::getpid(), descriptor, file.st_dev, file.st_ino, 4096});
+  (void)::close(descriptor);
+  ASSERT_FALSE(opened);
+  EXPECT_NE(opened.error().message().find("could change its size"), std::string::npos);
 }
 
 TEST(SharedSegment, NobodyCanShortenItUnderAMapping) {
