@@ -113,7 +113,7 @@ TEST(SharedMemory, ARequestOutOfTheWindowFailsTheRankAndTouchesNothing) {
     EXPECT_FALSE((*made)->fault());
     EXPECT_TRUE((*made)->intact());
     for (const std::byte b : (*made)->window()) EXPECT_EQ(b, std::byte{0});
-    EXPECT_NE(room.aborted.find("rank 0"), std::string::npos) << "the job was not told";
+    EXPECT_NE(room.aborted().find("rank 0"), std::string::npos) << "the job was not told";
   }
 }
 
