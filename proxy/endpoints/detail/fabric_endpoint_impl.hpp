@@ -170,8 +170,8 @@ inline void libfabric_endpoint::detach() noexcept {
   if (attached_) close();
 }
 
-/// Takes what still arrives, until nothing has for a while. To close one of its connections, ofi_rxm
-/// handles the completions of all, also of those that it has closed: a null call in 1.17
+/// Takes what still arrives, until nothing has for a while. To close one of its connections,
+/// ofi_rxm handles the completions of all, also of those that it has closed: a null call in 1.17
 /// (libfabric's pull request 12674).
 inline void libfabric_endpoint::settle() noexcept {
   if (!endpoint_ ||
@@ -191,8 +191,8 @@ inline void libfabric_endpoint::settle() noexcept {
   }
 }
 
-/// In the order that fi_endpoint(3) asks for: the endpoint before its queue, its address vector and,
-/// where it uses them unbound, its registrations.
+/// In the order that fi_endpoint(3) asks for: the endpoint before its queue, its address vector
+/// and, where it uses them unbound, its registrations.
 inline void libfabric_endpoint::close() noexcept {
   settle();
   if (domain_->mode(FI_MR_ENDPOINT)) {  // it cannot go while registrations are bound to it
