@@ -94,18 +94,20 @@ class proxied_rank {
   ///
   /// @param patience_ns  for a proxy thread to come back from the wire
   /// @par Errors  `transport_failed` where one did not: it, the window, the rings and the endpoints
-  ///              of this rank stay until the process ends
+  ///              of this rank stay until the process ends; a window of the caller must stay too
   result<void> close(std::uint64_t patience_ns = stopping_ns) {
     if (std::exchange(closed_, true)) return {};
     // Release, pairs with the acquire in `look`.
     parts_->closing.store(true, std::memory_order_release);
     const bool works =
         !parts_->drivers.empty() && !parts_->noticed.failed() && !state().fault.failed();
-    if (works) (void)meeting_.barrier(closing_ns);
+    const bool met = works && meeting_.barrier(closing_ns).has_value();
     std::size_t stuck = 0;
     for (const auto& d : parts_->drivers) {
       stuck += d->stop(stuck == 0 ? patience_ns : patience_ns / 8) ? 0 : 1;
     }
+    // Nobody posts any more: what still arrives can be taken before an endpoint goes.
+    if (met) (void)meeting_.barrier(closing_ns);
     bury_the_dead();
     if (stuck == 0) return {};
     keep_for_ever(parts_);
@@ -185,6 +187,7 @@ class proxied_rank {
         executor_(options.workers) {
     options_.ranks = meeting.size();
     if (options_.nodes.empty()) options_.nodes = meeting.nodes();
+    if (!options_.window.empty()) options_.window_bytes = options_.window.size();
   }
 
   result<void> build(const typename ports_type::options& wire, std::uint64_t timeout_ns) {

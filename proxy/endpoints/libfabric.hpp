@@ -26,12 +26,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -115,6 +117,7 @@ class libfabric_endpoint {
       : domain_(std::move(domain)), refuse_posts_(options.refuse_posts), window_(window) {}
 
   result<void> open(const fabric_options& options);
+  void settle() noexcept;
   void close() noexcept;
   result<void> set_limits(const fabric_options& options);
   result<std::vector<std::byte>> name() const;

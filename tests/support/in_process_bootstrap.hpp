@@ -114,6 +114,12 @@ class meeting_room {
     (void)::pthread_cond_broadcast(&table().changed);
   }
 
+  /// Who ended the calls, and why; empty: nobody.
+  [[nodiscard]] std::string aborted() {
+    const guard lock(*this);
+    return table().aborted;
+  }
+
   std::vector<rank_place> places;
 
  private:
@@ -165,7 +171,7 @@ class meeting_room {
 /// One rank's seat. Two things differ from the interface, both for cases in which one rank fails
 /// and the others must be left alone: a call that timed out may be made again, and an abort ends
 /// calls, while `healthy` stays true. Nobody hears of a death.
-class in_process_bootstrap final : public bootstrap {
+class in_process_bootstrap : public bootstrap {
  public:
   in_process_bootstrap(meeting_room& room, std::int32_t rank) : room_(room), rank_(rank) {}
 

@@ -5,8 +5,6 @@
 
 #include <eptransport/proxy/endpoints/libfabric.hpp>
 
-#include <string_view>
-
 namespace eptransport::proxy {
 
 namespace detail {
@@ -172,17 +170,31 @@ inline void libfabric_endpoint::detach() noexcept {
   if (attached_) close();
 }
 
-/// As fi_endpoint(3) asks: the endpoint before its queue, its address vector and, unless they are
-/// bound to it, its registrations. Nothing that it may still write to is freed before it is closed.
-///
-/// ofi_rxm closes its connections and then looks at what they have completed (libfabric's pull
-/// request 12674): that is taken out here, while they are whole.
-inline void libfabric_endpoint::close() noexcept {
-  const std::string_view provider = domain_->info->fabric_attr->prov_name;
-  if (endpoint_ != nullptr && provider.ends_with(";ofi_rxm")) {
-    std::array<fi_cq_data_entry, 16> entries;
-    for (int i = 0; i < 64; ++i) (void)fi_cq_read(queue_.get(), entries.data(), entries.size());
+/// Takes what still arrives, until nothing has for a while. To close one of its connections,
+/// ofi_rxm handles the completions of all, also of those that it has closed: a null call in 1.17
+/// (libfabric's pull request 12674).
+inline void libfabric_endpoint::settle() noexcept {
+  if (!endpoint_ ||
+      !std::string_view(domain_->info->fabric_attr->prov_name).ends_with(";ofi_rxm")) {
+    return;
   }
+  using clock = std::chrono::steady_clock;
+  constexpr auto still = std::chrono::milliseconds(2);
+  const auto limit = clock::now() + std::chrono::milliseconds(100);
+  std::array<fi_cq_data_entry, 64> entries;
+  for (auto last = clock::now(), now = last; now < limit && now - last < still;
+       now = clock::now()) {
+    const ssize_t n = fi_cq_read(queue_.get(), entries.data(), entries.size());
+    fi_cq_err_entry error{};
+    const bool failed = n == -FI_EAVAIL && fi_cq_readerr(queue_.get(), &error, 0) > 0;
+    if (n > 0 || failed) last = now;
+  }
+}
+
+/// In the order that fi_endpoint(3) asks for: the endpoint before its queue, its address vector
+/// and, where it uses them unbound, its registrations.
+inline void libfabric_endpoint::close() noexcept {
+  settle();
   if (domain_->mode(FI_MR_ENDPOINT)) {  // it cannot go while registrations are bound to it
     buffers_.reset();
     own_window_.reset();
