@@ -43,6 +43,8 @@ namespace eptransport::support {
   config.experts = 2 * ranks + 1;
   config.iterations = 4;
   config.schedule = run_mode::free;
+  config.proxy.comms = comms_under_test(1);
+  config.channels = config.proxy.comms;
   config.timeout_ns = 20'000'000'000;
   return config;
 }
