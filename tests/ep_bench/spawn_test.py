@@ -40,8 +40,8 @@ class Spawned(unittest.TestCase):
         for number, (provider, ranks, comms, eager, strict) in enumerate(MATRIX if ALL else FEW):
             shape = ("per_row", "per_peer")[number % 2]
             options = ("--wire", f"libfabric:{provider}", "--spawn", str(ranks), "--comms",
-                       os.environ.get("EPT_COMMS", str(comms)), "--eager", str(eager), "--shape", shape,
-                       *(("--strict",) if strict else ()))
+                       os.environ.get("EPT_COMMS", str(comms)), "--eager", str(eager),
+                       "--shape", shape, *(("--strict",) if strict else ()))
             with self.subTest(" ".join(options)):
                 done = run(*options, *WORK)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
