@@ -271,11 +271,11 @@ TEST(LibfabricFailure, ARankThatNeverBuildsIsNamed) {
     auto joined = tcp_bootstrap::join(options);
     if (!joined) return joined.error().message();
     if (options.rank == 1) {
-      (void)::usleep(800'000);
+      (void)::usleep(1'100'000);
       return "slept";
     }
     const auto made = libfabric::create(**joined, {.window_bytes = 4096, .signals = 4},
-                                        {.provider = provider_under_test("tcp")}, 400'000'000);
+                                        {.provider = provider_under_test("tcp")}, 700'000'000);
     return made ? "built" : made.error().message();
   });
   ASSERT_TRUE(started) << started.error().message();

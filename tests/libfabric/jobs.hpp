@@ -19,6 +19,15 @@
 
 namespace eptransport::support {
 
+/// What is built here keeps what is freed, is ten times slower, and reports leaks itself.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool address_sanitizer = true;
+#elif defined(__has_feature)
+inline constexpr bool address_sanitizer = __has_feature(address_sanitizer);
+#else
+inline constexpr bool address_sanitizer = false;
+#endif
+
 /// Joins, runs the rank, and says what it found.
 [[nodiscard]] inline std::string work(const bootstrap_options& options, const run_config& config,
                                       const proxy::fabric_options& fabric) {

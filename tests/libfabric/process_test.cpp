@@ -156,17 +156,10 @@ void build_and_drop(const char* provider, int times) {
   const long each = provider == std::string("shm") ? 2 * 288 + 192 : 128;
   const long lost = last.allocated - first.allocated;
   const long grown = last.resident_kb - first.resident_kb;
-  // The address sanitizer has an allocator of its own, keeps what is freed, and reports leaks.
-#if defined(__SANITIZE_ADDRESS__)
-  constexpr bool counts = false;
-#elif defined(__has_feature)
-  constexpr bool counts = !__has_feature(address_sanitizer);
-#else
-  constexpr bool counts = true;
-#endif
-  EXPECT_TRUE(!counts || lost < 65536 + each * cycles)
+  EXPECT_TRUE(address_sanitizer || lost < 65536 + each * cycles)
       << lost << " bytes in " << cycles << " cycles";
-  EXPECT_TRUE(!counts || grown < 1024 + cycles) << grown << " kB in " << cycles << " cycles";
+  EXPECT_TRUE(address_sanitizer || grown < 1024 + cycles)
+      << grown << " kB in " << cycles << " cycles";
   ::testing::Test::RecordProperty(std::string("allocated_") + provider, static_cast<int>(lost));
   ::testing::Test::RecordProperty(std::string("grown_kb_") + provider, static_cast<int>(grown));
 }

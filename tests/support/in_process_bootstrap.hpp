@@ -11,14 +11,11 @@
 #include <eptransport/core/result.hpp>
 #include <eptransport/proxy/bootstrap/bootstrap.hpp>
 
-#include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <memory>
+#include <iterator>
 #include <new>
 #include <pthread.h>
 #include <span>
