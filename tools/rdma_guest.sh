@@ -67,7 +67,7 @@ if [ -x "$EPT_BIN/libfabric_tests" ]; then
   }
   export -f one_by_one
   export EPT_BIN
-  step endpoint_verbs_rxm 300 bash -c "one_by_one '*LibfabricEndpoint*tcp*'"
+  step endpoint_verbs_rxm 300 bash -c "one_by_one '*LibfabricEndpoint*tcp*:*LibfabricWire*tcp*'"
   step conformance_verbs_rxm 400 bash -c "one_by_one '*Conformance*tcp_r2*:*Conformance*tcp_r3*'"
 fi
 # Ranks that are processes, dispatch and combine, every result compared.

@@ -72,6 +72,8 @@ class ports_of_ranks {
 };
 
 class LibfabricEndpoint : public ::testing::TestWithParam<wire> {};
+/// For what the strict mode does not change.
+class LibfabricWire : public ::testing::TestWithParam<const char*> {};
 
 /// Posts until it is taken; the others make progress meanwhile.
 template <class Post>
@@ -272,13 +274,13 @@ TEST_P(LibfabricEndpoint, ServesEngines) {
   run_engines(GetParam(), 256, 4);
 }
 
-TEST_P(LibfabricEndpoint, SaysWhichPeerWasRefused) {
+TEST_P(LibfabricWire, SaysWhichPeerWasRefused) {
   std::vector<std::byte> a(4096);
   std::vector<std::byte> b(4096);
-  const ports_of_ranks ports(GetParam(), {a, b}, 1);
+  const ports_of_ranks ports({GetParam(), false}, {a, b}, 1);
   ASSERT_EQ(ports.all.size(), 2U);
   auto refusing = fabric_ports::open(
-      {.provider = support::provider_under_test(GetParam().provider), .refuse_posts = true}, a, 1);
+      {.provider = support::provider_under_test(GetParam()), .refuse_posts = true}, a, 1);
   ASSERT_TRUE(refusing) << refusing.error().message();
   libfabric_endpoint& end = (*refusing)->endpoint(0);
   EXPECT_EQ(end.write({.peer = 1, .has_immediate = true, .context = 3}), post_result::failed);
@@ -289,14 +291,14 @@ TEST_P(LibfabricEndpoint, SaysWhichPeerWasRefused) {
   EXPECT_EQ(end.describe(out[0].code), "the endpoint was told to refuse posts");
 }
 
-TEST_P(LibfabricEndpoint, LeavesNothingBehind) {
+TEST_P(LibfabricWire, LeavesNothingBehind) {
   const std::size_t before = shm_files();
   for (int i = 0; i < 3; ++i) {
     std::vector<std::byte> a(4096);
-    const ports_of_ranks ports(GetParam(), {a}, 2);
+    const ports_of_ranks ports({GetParam(), false}, {a}, 2);
     // The second comm's domain does not exist: what was opened for the first is closed.
-    const auto half = fabric_ports::open(
-        {.provider = GetParam().provider, .domains = {"", "no-such-domain"}}, a, 2);
+    const auto half =
+        fabric_ports::open({.provider = GetParam(), .domains = {"", "no-such-domain"}}, a, 2);
     ASSERT_FALSE(half);
   }
   EXPECT_EQ(shm_files(), before);
@@ -306,6 +308,9 @@ INSTANTIATE_TEST_SUITE_P(Wires, LibfabricEndpoint,
                          ::testing::Values(wire{"tcp", false}, wire{"shm", false},
                                            wire{"tcp", true}, wire{"shm", true}),
                          [](const auto& each) { return name_of(each.param); });
+
+INSTANTIATE_TEST_SUITE_P(Over, LibfabricWire, ::testing::Values("tcp", "shm"),
+                         [](const auto& each) { return std::string(each.param); });
 
 TEST(LibfabricStrict, RefusesWhatTheNarrowestWireRefuses) {
   std::vector<std::byte> a(4096);

@@ -146,10 +146,12 @@ TEST_P(LibfabricPause, BelowTheDeadlineIsNoFailure) {
 
 /// Beyond it, the others' errors name the rank that stands still, and it has one when it goes on.
 TEST_P(LibfabricPause, BeyondTheDeadlineIsNamed) {
+  constexpr std::uint64_t deadline_ns = address_sanitizer ? 2'000'000'000 : 1'000'000'000;
   run_config config = small_run(3);
-  config.timeout_ns = 1'500'000'000;
-  const auto outcomes =
-      stop_a_rank(GetParam(), config, [](const rank_processes&) { (void)::usleep(1'800'000); });
+  config.timeout_ns = deadline_ns;
+  const auto outcomes = stop_a_rank(GetParam(), config, [](const rank_processes&) {
+    (void)::usleep(deadline_ns / 1000 + 300'000);
+  });
   ASSERT_EQ(outcomes.size(), 3U);
   for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
     const std::string& error = outcomes[rank].report.error;
@@ -159,7 +161,8 @@ TEST_P(LibfabricPause, BeyondTheDeadlineIsNamed) {
         << "rank " << rank << ": " << error;
     // The deadline and a tenth of it, and up to a second to tell the rank that does not listen; the
     // rest is for what came before.
-    EXPECT_LT(outcomes[rank].wall_ns, 1.1 * 1.5e9 + 1e9 + 1e9) << "rank " << rank;
+    EXPECT_LT(outcomes[rank].wall_ns, 1.1 * static_cast<double>(deadline_ns) + 1e9 + 1e9)
+        << "rank " << rank;
   }
   EXPECT_NE(outcomes[1].report.error, "") << "the others gave up on it";
 }
