@@ -80,19 +80,23 @@ class driver {
   ~driver() {
     stop_.store(true, std::memory_order_relaxed);
     if (thread_.joinable()) thread_.join();
+    while (!ended_.load(std::memory_order_acquire)) std::this_thread::yield();
   }
   driver(const driver&) = delete;
   driver& operator=(const driver&) = delete;
 
-  /// Ends the thread. False if it has not come back from an engine by then: it still ends when it
-  /// does, and until then needs the driver and all that it drives.
+  /// Ends the thread. False if it has not come back from an engine by then: it is on its own from
+  /// now on, ends when it does, and until then needs the driver and all that it drives.
   [[nodiscard]] bool stop(std::uint64_t timeout_ns) {
     using clock = std::chrono::steady_clock;
     stop_.store(true, std::memory_order_relaxed);
     const auto end = clock::now() + std::chrono::nanoseconds(timeout_ns);
     // Acquire, pairs with the release at the thread's end.
     while (!ended_.load(std::memory_order_acquire)) {
-      if (clock::now() > end) return false;
+      if (clock::now() > end) {
+        if (thread_.joinable()) thread_.detach();
+        return false;
+      }
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     if (thread_.joinable()) thread_.join();
