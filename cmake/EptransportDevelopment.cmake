@@ -13,13 +13,16 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 
 # eptransport_add_headers_alone(<target>): an object library with one source per header, which
-# includes that header twice and nothing else. With CUDA on, every header goes through nvcc, those
-# in detail/ by way of what includes them; without, every .hpp of the parts that do without CUDA
-# goes through the C++ compiler, and must do without exceptions.
+# includes that header twice and nothing else. Without CUDA every .hpp of the parts that do without
+# CUDA goes through the C++ compiler, and must do without exceptions. With CUDA on, all goes through
+# nvcc: each .cuh in a source of its own; the .hpp of a part share one, since it takes nvcc seconds
+# to read a header and the C++ compiler has proved already that each is complete. Those in detail/
+# go by way of what includes them there.
 function(eptransport_add_headers_alone target)
   get_property(parts GLOBAL PROPERTY EPTRANSPORT_PARTS)
   set(sources "")
   set(libraries "")
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/${target})
   foreach(part IN LISTS parts)
     get_target_property(files eptransport_${part} EPTRANSPORT_FILES)
     get_target_property(packages eptransport_${part} EPTRANSPORT_PACKAGES)
@@ -30,16 +33,25 @@ function(eptransport_add_headers_alone target)
       continue()
     endif()
     list(APPEND libraries eptransport::${part})
-    foreach(file IN LISTS files)
-      set(source ${CMAKE_CURRENT_BINARY_DIR}/${target}/${file})
-      if(EPTRANSPORT_CUDA_ON AND file MATCHES "/detail/")
-        continue()
-      elseif(EPTRANSPORT_CUDA_ON)
-        string(APPEND source .cu)
-      elseif(file MATCHES "\\.cuh$")
-        continue()
-      else()
-        string(APPEND source .cpp)
+    set(alone ${files})
+    if(EPTRANSPORT_CUDA_ON)
+      list(FILTER files EXCLUDE REGEX "/detail/")
+      set(alone ${files})
+      list(FILTER alone INCLUDE REGEX "\\.cuh$")
+      list(FILTER files EXCLUDE REGEX "\\.cuh$")
+      if(files)
+        list(TRANSFORM files REPLACE "(.+)" "#include <eptransport/\\1>\n")
+        list(JOIN files "" includes)
+        file(CONFIGURE OUTPUT ${folder}/${part}.cu @ONLY CONTENT "${includes}")
+        list(APPEND sources ${folder}/${part}.cu)
+      endif()
+    else()
+      list(FILTER alone EXCLUDE REGEX "\\.cuh$")
+    endif()
+    foreach(file IN LISTS alone)
+      set(source ${folder}/${file}.cpp)
+      if(EPTRANSPORT_CUDA_ON)
+        set(source ${folder}/${file}.cu)
       endif()
       file(CONFIGURE OUTPUT ${source} @ONLY
            CONTENT "#include <eptransport/@file@>\n#include <eptransport/@file@>\n")

@@ -84,8 +84,10 @@ class proxied_rank {
     // Release, pairs with the acquire in `look`.
     closing_.store(true, std::memory_order_release);
     const bool works = !drivers_.empty() && !noticed_.failed() && !state_->fault.failed();
-    if (works) (void)meeting_.barrier(closing_ns);
+    const bool met = works && meeting_.barrier(closing_ns).has_value();
     drivers_.clear();
+    // Nobody posts any more: what still arrives can be taken before an endpoint goes.
+    if (met) (void)meeting_.barrier(closing_ns);
     bury_the_dead();
   }
 

@@ -75,15 +75,15 @@ class shared_memory_view {
   [[nodiscard]] std::uint64_t now_ns() const { return state_->now_ns(); }
   [[nodiscard]] std::byte* local() const noexcept { return state_->own().window; }
   [[nodiscard]] std::byte* peer_pointer(std::int32_t peer, std::uint64_t offset,
-                                        std::uint64_t) const noexcept {
-    return of(peer).window + offset;
+                                        std::uint64_t bytes) const noexcept {
+    const bool known = peer >= 0 && peer < size();
+    return known && inside(offset, bytes) ? of(peer).window + offset : nullptr;
   }
 
   template <ThreadGroup Group>
   op_status put(const Group&, std::uint32_t channel, const put_request& r, std::uint64_t) const {
     if (state_->failed()) return op_status::failed;
-    const bool placed = r.bytes == 0 || (r.src != nullptr && r.dst_offset <= state_->window_bytes &&
-                                         r.bytes <= state_->window_bytes - r.dst_offset);
+    const bool placed = r.bytes == 0 || (r.src != nullptr && inside(r.dst_offset, r.bytes));
     if (!placed || channel >= channels() || r.peer < 0 || r.peer >= size() ||
         (r.signal != no_signal && r.signal >= state_->signals)) {
       return refuse("a put of " + std::to_string(r.bytes) + " bytes to rank " +
@@ -137,6 +137,9 @@ class shared_memory_view {
   void submit(const Group&, std::uint32_t) const noexcept {}
 
  private:
+  [[nodiscard]] bool inside(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    return offset <= state_->window_bytes && bytes <= state_->window_bytes - offset;
+  }
   [[nodiscard]] const shared_memory_detail::mapped_rank& of(std::int32_t peer) const noexcept {
     return state_->peers[static_cast<std::size_t>(peer)];
   }

@@ -113,8 +113,21 @@ TEST(SharedMemory, ARequestOutOfTheWindowFailsTheRankAndTouchesNothing) {
     EXPECT_FALSE((*made)->fault());
     EXPECT_TRUE((*made)->intact());
     for (const std::byte b : (*made)->window()) EXPECT_EQ(b, std::byte{0});
-    EXPECT_NE(room.aborted.find("rank 0"), std::string::npos) << "the job was not told";
+    EXPECT_NE(room.aborted().find("rank 0"), std::string::npos) << "the job was not told";
   }
+}
+
+TEST(SharedMemory, AddressesOutOfTheWindowAreNull) {
+  meeting_room room(1);
+  in_process_bootstrap seat(room, 0);
+  const auto made = shared_memory::create(seat, {.window_bytes = 64, .signals = 1});
+  ASSERT_TRUE(made);
+  const shared_memory_view view = (*made)->view();
+  EXPECT_EQ(view.peer_pointer(0, 56, 8), (*made)->window().data() + 56);
+  EXPECT_EQ(view.peer_pointer(0, 57, 8), nullptr);
+  EXPECT_EQ(view.peer_pointer(0, ~std::uint64_t{0}, 8), nullptr);
+  EXPECT_EQ(view.peer_pointer(1, 0, 8), nullptr);
+  EXPECT_EQ(view.peer_pointer(-1, 0, 8), nullptr);
 }
 
 TEST(SharedMemory, AWriteBesideTheWindowIsSeen) {
@@ -123,7 +136,7 @@ TEST(SharedMemory, AWriteBesideTheWindowIsSeen) {
   const auto made = shared_memory::create(seat, {.window_bytes = 64, .signals = 1});
   ASSERT_TRUE(made);
   EXPECT_TRUE((*made)->intact());
-  *(*made)->view().peer_pointer(0, 64, 1) = std::byte{0};
+  *((*made)->view().peer_pointer(0, 63, 1) + 1) = std::byte{0};
   EXPECT_FALSE((*made)->intact());
 }
 
