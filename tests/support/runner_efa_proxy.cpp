@@ -3,6 +3,9 @@
 /// @brief The runner on the efa-proxy wire.
 #include "support/runner_impl.hpp"
 #include "support/runner_wires.hpp"
+#include "support/wire_groups.hpp"
+
+template class eptransport::group<eptransport::loopback<eptransport::profiles::efa_proxy>>;
 
 namespace eptransport::support {
 

@@ -3,6 +3,9 @@
 /// @brief The runner on the ib-gpu wire.
 #include "support/runner_impl.hpp"
 #include "support/runner_wires.hpp"
+#include "support/wire_groups.hpp"
+
+template class eptransport::group<eptransport::loopback<eptransport::profiles::ib_gpu>>;
 
 namespace eptransport::support {
 
