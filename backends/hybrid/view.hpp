@@ -87,9 +87,12 @@ class hybrid_view {
           return op_status::ok;
         }
         const std::uint64_t now = same(g, now_ns());
-        if (look % looks_between_probes == 0 &&
-            (failed(g, intra_, signal, now) || failed(g, inter_, signal, now))) {
-          return op_status::failed;
+        if (look % looks_between_probes == 0) {
+          serve(g, intra_);
+          serve(g, inter_);
+          if (failed(g, intra_, signal, now) || failed(g, inter_, signal, now)) {
+            return op_status::failed;
+          }
         }
         if (now > deadline_ns) return op_status::expired;
         Group::memory::relax();
@@ -126,6 +129,16 @@ class hybrid_view {
   template <class Group>
   [[nodiscard]] EPT_HOST_DEVICE static std::uint64_t same(const Group& g, std::uint64_t value) {
     return static_cast<std::uint64_t>(g.first(static_cast<std::int64_t>(value)));
+  }
+
+  /// Where nobody else moves a rank's queues, whoever waits does: a wire's own wait would, but one
+  /// look of it need not.
+  EPT_NO_EXEC_CHECK
+  template <class Group, class View>
+  EPT_HOST_DEVICE static void serve(const Group& g, const View& wire) {
+    if constexpr (requires { wire.serve_all(g); }) {
+      if (g.thread() == 0) wire.serve_all(g);
+    }
   }
 
   /// A wait whose deadline has come is one look, and reports a wire that failed.

@@ -10,7 +10,9 @@
 #include <eptransport/proxy/endpoints/srd.hpp>
 #include <eptransport/proxy/options.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,7 +31,10 @@ enum class proxy_drive {
 struct proxied_options {
   int ranks = 2;
   std::uint64_t window_bytes = 0;  ///< per rank
-  std::uint32_t signals = 0;       ///< words per rank, each of them once per comm
+  /// Of a rank that stands alone: the window, zeroed and outliving the rank, instead of one that is
+  /// made here; such as the window of the other wire of a hybrid. `window_bytes` is its size.
+  std::span<std::byte> window = {};
+  std::uint32_t signals = 0;    ///< words per rank, each of them once per comm
   std::uint32_t channels = 1;   ///< per rank, each with a ring; channel c uses comm c mod `comms`
   std::uint32_t comms = 1;      ///< engines per rank, each with an endpoint of its own
   std::vector<int> nodes = {};  ///< node of each rank; empty: 8 ranks a node

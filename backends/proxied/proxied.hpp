@@ -132,6 +132,12 @@ class proxied_world {
     if (const result<void> checked = proxied_detail::check(options); !checked) {
       return checked.error();
     }
+    if (!options.window.empty()) {
+      return failure{
+          errc::unsupported, "proxied_world::create",
+          "a window of the caller needs ranks that stand alone; this world makes one for "
+          "each of its ranks"};
+    }
     std::unique_ptr<proxied_world> world(new proxied_world(options));
     if (const result<void> built = world->build(); !built) return built.error();
     return result<std::unique_ptr<proxied_world>>(std::move(world));

@@ -84,8 +84,10 @@ class proxied_rank {
     // Release, pairs with the acquire in `look`.
     closing_.store(true, std::memory_order_release);
     const bool works = !drivers_.empty() && !noticed_.failed() && !state_->fault.failed();
-    if (works) (void)meeting_.barrier(closing_ns);
+    const bool met = works && meeting_.barrier(closing_ns).has_value();
     drivers_.clear();
+    // Nobody posts any more: what still arrives can be taken before an endpoint goes.
+    if (met) (void)meeting_.barrier(closing_ns);
     bury_the_dead();
   }
 
@@ -128,6 +130,7 @@ class proxied_rank {
       : meeting_(meeting), options_(options), executor_(options.workers) {
     options_.ranks = meeting.size();
     if (options_.nodes.empty()) options_.nodes = meeting.nodes();
+    if (!options_.window.empty()) options_.window_bytes = options_.window.size();
   }
 
   result<void> build(const typename ports_type::options& wire, std::uint64_t timeout_ns) {

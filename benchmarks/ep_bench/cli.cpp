@@ -107,7 +107,7 @@ std::string choose_wires(const std::string& text, std::vector<std::string>& to) 
   }
   const std::vector<std::string>& proxied = support::proxied_wires();
 #if defined(EPT_BENCH_LIBFABRIC)
-  if (text.starts_with(libfabric_prefix)) {
+  if (has_processes(text)) {
     to = {text};
     return {};
   }
@@ -120,7 +120,8 @@ std::string choose_wires(const std::string& text, std::vector<std::string>& to) 
       std::find(hybrids.begin(), hybrids.end(), text) == hybrids.end() && text != real_wire) {
     return "expected all (simulated ones) or one of " + with_commas(known) + ", " +
            with_commas(proxied) + ", " + with_commas(gdaki) + ", " + with_commas(hybrids) + ", " +
-           real_wire + ", or libfabric:PROVIDER where libfabric was found";
+           real_wire +
+           ", or libfabric:PROVIDER or hybrid:shm+libfabric:PROVIDER where libfabric was found";
   }
   to = {text};
   return {};
@@ -152,8 +153,8 @@ const std::vector<option>& table() {
   static const std::vector<option> all = {
       {"--wire", "NAME|all",
        "a simulated wire, one behind proxy engines, hybrid:INSIDE+BETWEEN nodes, one that kernels "
-       "post to themselves over emulated NICs (gdaki:..), peer-memory: rank r on GPU r, or "
-       "libfabric:PROVIDER",
+       "post to themselves over emulated NICs (gdaki:..), peer-memory: rank r on GPU r, "
+       "libfabric:PROVIDER, or hybrid:shm+libfabric:PROVIDER: a process per rank",
        [](options& o, text t) { return choose_wires(t, o.wires); }},
       {"--ranks", "R", "ranks",
        [](options& o, text t) {
@@ -161,7 +162,7 @@ const std::vector<option>& table() {
          return number<int>(t, 1, 4096, o.config.ranks);
        }},
       {"--nodes", "N|S0,S1,..",
-       "simulated wires: how many nodes, or the ranks of each; else 8 each",
+       "simulated wires and hosts of --spawn: how many nodes, or the ranks of each; else 8 each",
        [](options& o, text t) { return parse_nodes(t, o.node_sizes); }},
       {"--gpus", "G", "peer-memory: the same as --ranks",
        [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
@@ -259,6 +260,7 @@ const std::vector<option>& table() {
        [](options& o, text t) {
          const std::string wrong = number<int>(t, 1, 256, o.spawn);
          if (wrong.empty()) o.config.ranks = o.spawn;
+         o.ranks_given = true;
          return wrong;
        },
        true},
@@ -331,7 +333,7 @@ parsed complete(options asked) {
     return refuse("--returns must be fp32 or what --values is");
   }
   if (config.copy_baseline) config.schedule = run_mode::free;
-  const bool fabric = asked.wires[0].starts_with(libfabric_prefix);
+  const bool fabric = has_processes(asked.wires[0]);
   const bool proxied = fabric || (asked.wires.size() == 1 && asked.wires[0].starts_with("proxy:"));
   if (!proxied && !asked.proxied_option.empty()) {
     return refuse(asked.proxied_option + " is for --wire " + with_commas(support::proxied_wires()) +
@@ -339,6 +341,9 @@ parsed complete(options asked) {
   }
   if (!fabric && (asked.spawn != 0 || asked.strict)) {
     return refuse("--spawn and --strict are for --wire libfabric:PROVIDER");
+  }
+  if (fabric && asked.spawn == 0 && !asked.node_sizes.empty()) {
+    return refuse("--nodes needs --spawn: a launcher's hosts say which ranks share a node");
   }
   if (fabric && asked.schedule_given && config.schedule == run_mode::baton) {
     return refuse("--schedule baton needs all ranks in one process; libfabric has processes");
@@ -359,7 +364,8 @@ parsed complete(options asked) {
   if (proxied && config.schedule == run_mode::baton) config.proxy.drive = proxy_drive::baton;
   const bool hybrid = asked.wires.front().starts_with("hybrid:");
   if (!hybrid && config.message == message_shape::per_node) {
-    return refuse("--shape per_node is for --wire " + with_commas(support::hybrid_wires()));
+    return refuse("--shape per_node is for --wire " + with_commas(support::hybrid_wires()) +
+                  " or hybrid:shm+libfabric:PROVIDER");
   }
   if (hybrid && asked.exec == execution::cuda) {
     return refuse("--exec cuda drives no hybrid wire yet; use cpu");

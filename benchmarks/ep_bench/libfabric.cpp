@@ -25,7 +25,9 @@ namespace {
 
 [[nodiscard]] proxy::fabric_options fabric_of(const options& asked) {
   proxy::fabric_options fabric;
-  fabric.provider = asked.wires.front().substr(std::string(libfabric_prefix).size());
+  const std::string& wire = asked.wires.front();
+  fabric.provider =
+      wire.substr((wire.starts_with(pair_prefix) ? pair_prefix : libfabric_prefix).size());
   fabric.strict = asked.strict;
   return fabric;
 }
@@ -55,8 +57,12 @@ int refuse(const std::string& why) {
 
 int spawn(const options& asked, support::run_config config, std::vector<measurement>& rows) {
   config.ranks = asked.spawn;
-  auto started = support::rank_processes::start(asked.spawn, [&](const bootstrap_options& who) {
+  auto started = support::rank_processes::start(asked.spawn, [&](bootstrap_options who) {
     std::unique_ptr<bootstrap> meeting;
+    if (!config.nodes.empty()) {  // simulated hosts
+      who.host_identity =
+          "node " + std::to_string(config.nodes[static_cast<std::size_t>(who.rank)]);
+    }
     return support::packed(join_and_run(who, config, fabric_of(asked), meeting));
   });
   if (!started) return refuse(started.error().message());

@@ -44,7 +44,7 @@ int execute(const options& asked, std::vector<measurement>& rows) {
   if (asked.exec == execution::cuda) return run_cuda(asked, rows);
 #endif
 #if defined(EPT_BENCH_LIBFABRIC)
-  if (asked.wires.front().starts_with(libfabric_prefix)) return run_libfabric(asked, rows);
+  if (has_processes(asked.wires.front())) return run_libfabric(asked, rows);
 #endif
   run_cpu(asked, rows);
   return exit_ok;

@@ -211,7 +211,7 @@ class simulation {
     const double copy = s_.machine.copy_bytes_per_s.value;
     if (copy > 0) ready += packed_bytes(r, e.phase) * 1e9 / copy;
     due(r, e.phase) += expected(r, e.phase);
-    if (relays() && !counts_only(e.phase)) {
+    if (relays()) {
       begin_relayed(r, e.phase, ready);
     } else {
       issue_all(r, list_messages(r, e.phase), ready);
@@ -249,6 +249,12 @@ class simulation {
                                              : static_cast<double>(s_.work.return_bytes);
   }
 
+  /// A header with rows, or with the counts of all ranks and experts.
+  [[nodiscard]] double head_and(double rows, std::uint16_t phase) const {
+    return header_bytes + (counts_only(phase) ? 8 * static_cast<double>(w_.ranks + w_.experts)
+                                              : rows * row_bytes(phase));
+  }
+
   /// Messages that `from` sends `to` in a call that is not relayed.
   template <class Emit>
   void between(std::size_t from, std::size_t to, std::uint16_t phase, const Emit& emit) const {
@@ -256,7 +262,7 @@ class simulation {
     const double rows = out ? routes_.rows(from, to) : routes_.rows(to, from);
     const double row = row_bytes(phase);
     if (counts_only(phase)) {
-      return emit(header_bytes + 8 * static_cast<double>(w_.ranks + w_.experts));
+      return emit(head_and(0, phase));
     }
     const bool slotted = out && per_pair_ == 2;
     const double header = slotted ? header_bytes : 0;
@@ -384,9 +390,7 @@ class simulation {
       agent = std::max(agent, e.ns) + s_.wire.arrive_ns.value;
       done = agent;
     }
-    if (relays() && way(e.phase) == direction::dispatch && !counts_only(e.phase)) {
-      forward(e, done);
-    }
+    if (relays() && way(e.phase) == direction::dispatch) forward(e, done);
     count(e, done);
   }
 
@@ -407,7 +411,7 @@ class simulation {
     for (std::size_t i = 1; i < routes_.size(node); ++i) {
       const std::size_t local = local_at(r, i);
       const double rows = all ? static_cast<double>(w_.tokens) : routes_.rows(e.peer, local);
-      const double there = store(r, rows * row_bytes(e.phase) + header_bytes, ready);
+      const double there = store(r, head_and(rows, e.phase), ready);
       push(there, kind::counted, local, e.peer, 0, 0, e.phase);
     }
   }
@@ -429,13 +433,13 @@ class simulation {
       for (std::size_t i = 1; i < nodes_; ++i) {
         const std::size_t other = (node + i) % nodes_;
         const double rows = all ? tokens : routes_.node_rows(r, other);
-        list.push_back(to(routes_.rail(r, other), header_bytes + rows * row, phase));
+        list.push_back(to(routes_.rail(r, other), head_and(rows, phase), phase));
       }
       issue_all(r, list, ready);
       for (std::size_t i = 1; i < routes_.size(node); ++i) {
         const std::size_t local = local_at(r, i);
         const double rows = all ? tokens : routes_.rows(r, local);
-        push(store(r, header_bytes + rows * row, ready), kind::counted, local, r, 0, 0, phase);
+        push(store(r, head_and(rows, phase), ready), kind::counted, local, r, 0, 0, phase);
       }
       return;
     }
@@ -479,7 +483,7 @@ class simulation {
     std::int64_t all = 0;
     const std::size_t node = routes_.node_of(r);
     const bool out = way(phase) == direction::dispatch;
-    if (relays() && !counts_only(phase)) {
+    if (relays()) {
       if (out) return static_cast<std::int64_t>(ranks_) - 1;
       const bool gather = s_.shape == traffic_shape::all_gather;
       for (std::size_t i = 1; i < routes_.size(node); ++i) {
@@ -514,7 +518,7 @@ class simulation {
     if (relays() && way(phase) == direction::combine && relay_due(r, phase) > 0) return;
     own.under_way = false;
     double end = std::max({ns, times_[phase][r], own.began});
-    const bool on_the_wire = !relays() || nodes_ > 1 || counts_only(phase);
+    const bool on_the_wire = !relays() || nodes_ > 1;
     if (ranks_ > 1 && on_the_wire) end += s_.wire.wake_ns.value;
     const double copy = s_.machine.copy_bytes_per_s.value;
     if (copy > 0) end += unpacked_bytes(r, phase) * 1e9 / copy;

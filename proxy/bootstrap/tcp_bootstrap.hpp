@@ -57,7 +57,7 @@ class tcp_bootstrap final : public bootstrap {
   /// @par Errors  `invalid_argument`; `timed_out` with the ranks that have not arrived, or with
   ///              what keeps this rank from rank 0; `mismatch` with the rank whose token, version,
   ///              size, number or config differs; errno where rank 0 cannot listen;
-  ///              `transport_failed` where the system gives no descriptor or thread
+  ///              `transport_failed` where the system gives no descriptor, thread or host identity
   [[nodiscard]] static result<std::unique_ptr<bootstrap>> join(const bootstrap_options& options) {
     listening_socket listener(options.listener);
     const auto end = bootstrap_detail::after(options.timeout_ns);
@@ -138,7 +138,7 @@ class tcp_bootstrap final : public bootstrap {
     if (rank_ == 0) {
       if (listener.get() >= 0) options.port = listener.port();
       node_ =
-          std::make_unique<bootstrap_detail::hub>(context_, board_, options, listener.release());
+          std::make_unique<bootstrap_detail::hub>(context_, board_, options, std::move(listener));
     } else {
       node_ =
           std::make_unique<bootstrap_detail::member>(context_, board_, options, std::move(hubs));
@@ -220,10 +220,13 @@ class tcp_bootstrap final : public bootstrap {
 
   /// The first call: all ranks are here, and tell who they are.
   [[nodiscard]] result<void> meet(const bootstrap_options& options, time_point end) {
-    const bootstrap_detail::identity_payload own{
-        bootstrap_detail::host_name(),
-        options.host_identity.empty() ? bootstrap_detail::host_identity() : options.host_identity,
-        options.config};
+    bootstrap_detail::identity_payload own{bootstrap_detail::host_name(), options.host_identity,
+                                           options.config};
+    if (own.identity.empty()) {
+      auto of_this_host = bootstrap_detail::host_identity();
+      if (!of_this_host) return of_this_host.error();
+      own.identity = std::move(*of_this_host);
+    }
     const auto all = call({bootstrap_detail::call_kind::join, -1, own.write()}, end);
     if (!all) return all.error();
     std::vector<std::string> configs;

@@ -67,9 +67,12 @@ result<void> engine<Endpoint>::prepare() {
   }
   for (std::uint32_t i = 0; i < slots; ++i) {
     if (endpoint_.receive(receive_slot(i), options_.slot_bytes, i) == post_result::posted) continue;
-    return failure{
-        errc::unsupported, "engine::create",
-        "the endpoint took " + std::to_string(i) + " receive slots of " + std::to_string(slots)};
+    const bool says = endpoint_.poll(std::span(completions_).first(1)) == 1 &&
+                      completions_[0].kind == completion_kind::error;
+    return failure{errc::unsupported, "engine::create",
+                   "the endpoint took " + std::to_string(i) + " receive slots of " +
+                       std::to_string(slots) +
+                       (says ? ": " + endpoint_.describe(completions_[0].code) : std::string())};
   }
   return {};
 }
@@ -189,9 +192,10 @@ void engine<Endpoint>::take_message(const completion& c) {
   ++peer.messages_taken;
   owe(header.source);
   check_credits(header.source);
-  if (endpoint_.receive(receive_slot(c.context), options_.slot_bytes, c.context) !=
-      post_result::posted) {
-    fail(errc::transport_failed, "the endpoint did not take a receive slot back");
+  // What it refuses for good, an error completion explains.
+  if (endpoint_.receive(receive_slot(c.context), options_.slot_bytes, c.context) ==
+      post_result::again) {
+    fail(errc::transport_failed, "the endpoint had no room for a receive slot that it had before");
   }
 }
 

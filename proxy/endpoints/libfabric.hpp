@@ -26,12 +26,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -99,7 +101,7 @@ class libfabric_endpoint {
 
   static constexpr int unregistered_source = 1 << 20;  ///< own codes lie above libfabric's
   static constexpr int told_to_refuse = unregistered_source + 1;
-  static constexpr int receive_failed = unregistered_source + 2;
+  static constexpr int receive_failed = 1 << 21;  ///< together with libfabric's
   static constexpr std::uint32_t unknown_peer = ~std::uint32_t{0};
 
   /// What an operation's context points to; libfabric uses the first part while it is in flight.
@@ -115,6 +117,7 @@ class libfabric_endpoint {
       : domain_(std::move(domain)), refuse_posts_(options.refuse_posts), window_(window) {}
 
   result<void> open(const fabric_options& options);
+  void settle() noexcept;
   void close() noexcept;
   result<void> set_limits(const fabric_options& options);
   result<std::vector<std::byte>> name() const;

@@ -39,7 +39,7 @@ void windows_start_zeroed(const world_request& request, report& out) {
 /// Every rank writes a slot of every rank, itself included, one word per source.
 template <Backend B>
 void bytes_then_signal(world_request request, report& out) {
-  request.ranks = 4;
+  if (request.ranks == 0) request.ranks = 4;
   in_world<B>(request, out, [](const probe<B>& p, auto&) {
     constexpr std::uint64_t slot = 257;
     const auto me = static_cast<std::uint64_t>(p.rank());
@@ -154,7 +154,7 @@ void counts_survive_the_wrap(world_request request, report& out) {
 /// Random sizes, peers and channels; receivers know only how many messages come.
 template <Backend B>
 void only_counts_tell_arrival(world_request request, report& out) {
-  request.ranks = 4;
+  if (request.ranks == 0) request.ranks = 4;
   request.channels = 2;
   in_world<B>(request, out, [&](const probe<B>& p, auto&) {
     constexpr int per_rank = 12;

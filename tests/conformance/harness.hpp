@@ -14,6 +14,7 @@
 /// | `B::seeds`                   | how many seeds each case runs with                         |
 /// | `B::patience_ns`             | how long something that must happen may take               |
 /// | `B::one_process`             | all ranks share the memory of the test                     |
+/// | `B::arrivals()`              | a counter that all ranks share; only where they do not     |
 /// | `B::can_start_counters`      | honours `counter_start`                                    |
 /// | `B::can_limit_queues`        | honours `queue_depth`                                      |
 /// | `B::can_break`               | honours `broken_rank`                                      |
@@ -42,7 +43,7 @@ using eptransport::op_status;
 
 /// The world that a case needs.
 struct world_request {
-  int ranks = 3;
+  int ranks = 0;  ///< 0: as many as the case likes
   std::uint64_t window_bytes = 8192;
   std::uint32_t signals = 8;
   std::uint32_t channels = 1;
@@ -227,7 +228,8 @@ class probe {
 
 /// Runs `per_rank(probe)` in a fresh world.
 template <Backend B, class Function>
-void in_world(const world_request& request, report& out, const Function& per_rank) {
+void in_world(world_request request, report& out, const Function& per_rank) {
+  if (request.ranks == 0) request.ranks = 3;
   B::run(
       request,
       [&](typename B::transport& t) {

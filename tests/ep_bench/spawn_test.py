@@ -53,6 +53,25 @@ class Spawned(unittest.TestCase):
         done = run("--wire", "libfabric:tcp", "--spawn", "2", "--tamper", *WORK)
         self.assertEqual(done.returncode, 1)
 
+    def test_hosts_are_simulated_and_what_leaves_them_is_one_message_per_node(self):
+        for nodes, ranks, others in (("3,2", "5", 1), ("2", "4", 1)):
+            done = run("--wire", "hybrid:shm+libfabric:tcp", "--shape", "per_node", "--spawn",
+                       ranks, "--nodes", nodes, *WORK)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            row = json.loads(done.stdout)
+            self.assertTrue(row["verified"])
+            self.assertEqual(row["shape"], "per_node")
+            for call in ("dispatch", "combine"):
+                self.assertAlmostEqual(row[call]["inter_messages_per_rank"], others, delta=0.5)
+                self.assertGreater(row[call]["messages_per_rank"],
+                                   row[call]["inter_messages_per_rank"])
+
+    def test_nodes_without_spawn_are_the_launcher_s_business(self):
+        done = run("--wire", "hybrid:shm+libfabric:tcp", "--nodes", "2", *WORK, RANK="",
+                   WORLD_SIZE="", SLURM_PROCID="")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--nodes needs --spawn", done.stderr)
+
     def test_a_provider_that_is_not_there_is_named(self):
         done = run("--wire", "libfabric:no-such-wire", "--spawn", "2", *WORK)
         self.assertEqual(done.returncode, 2)

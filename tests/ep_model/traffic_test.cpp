@@ -81,7 +81,7 @@ TEST(Traffic, IsWhatTheKernelsSendAndTakesAsLongAsTheSimulatorSays) {
         const int i = way == direction::dispatch ? 0 : 1;
         call_traffic t = traffic_of(c->work, c->spread, each.model, way, *each.cost);
         if (i == 0 && mode == dispatch_mode::counted) {
-          const call_traffic counts = count_traffic(c->work);
+          const call_traffic counts = count_traffic(c->work, each.model);
           t.messages += counts.messages;
           t.bytes += counts.bytes;
         }
@@ -91,6 +91,61 @@ TEST(Traffic, IsWhatTheKernelsSendAndTakesAsLongAsTheSimulatorSays) {
         const double closed = call_budget(c->work, c->spread, each.model, way, *each.cost).total();
         near(closed, i == 0 ? r.dispatch.max_rank_ns : r.combine.max_rank_ns, 0.15, call + ", ns");
       }
+    }
+  }
+}
+
+/// Between nodes, through relays: a message per other node and exchange, that of the counts too.
+TEST(Traffic, BetweenNodesIsWhatRelaysSend) {
+  for (const dispatch_mode mode : {dispatch_mode::slotted, dispatch_mode::counted}) {
+    const bool counted = mode == dispatch_mode::counted;
+    work_options o;
+    o.ranks = 12;
+    o.nodes = 3;
+    o.tokens = 16;
+    o.experts = 64;
+    o.hidden = 1024;
+    o.format = "bf16";
+    support::run_config config;
+    config.wire = "hybrid:nvlink+efa-proxy";
+    config.ranks = 12;
+    config.nodes = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2};
+    config.tokens = {16};
+    config.hidden = 1024;
+    config.top_k = 8;
+    config.experts = 64;
+    config.message = message_shape::per_node;
+    config.mode = mode;
+    config.iterations = 3;
+    config.align_clocks = true;
+    const support::run_result r = support::run(config);
+    ASSERT_TRUE(r.verified) << r.why();
+    auto c = case_of(o, false);
+    ASSERT_TRUE(c) << c.error().detail;
+    c->work.lands = counted ? landing::counted : landing::slotted;
+    for (const direction way : {direction::dispatch, direction::combine}) {
+      const bool out = way == direction::dispatch;
+      call_traffic t =
+          traffic_of(c->work, c->spread, traffic_shape::per_node, way, wires::efa_proxy);
+      if (out && counted) {
+        const call_traffic counts = count_traffic(c->work, traffic_shape::per_node);
+        t.messages += counts.messages;
+        t.bytes += counts.bytes;
+      }
+      double messages = 0;
+      double bytes = 0;
+      for (const support::rank_report& rank : r.ranks) {
+        const support::traffic_sum& sent = out ? rank.dispatch : rank.combine;
+        messages += static_cast<double>(sent.inter_messages) / 36;
+        bytes += static_cast<double>(sent.inter_bytes) / 36;
+      }
+      const std::string call =
+          std::string(counted ? "counted" : "slotted") + (out ? ", dispatch" : ", combine");
+      near(t.messages, messages, 0.001, call + ", messages");
+      near(t.bytes, bytes, 0.06, call + ", bytes");
+      const double closed =
+          call_budget(c->work, c->spread, traffic_shape::per_node, way, wires::efa_proxy).total();
+      near(closed, out ? r.dispatch.max_rank_ns : r.combine.max_rank_ns, 0.15, call + ", ns");
     }
   }
 }

@@ -1,68 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Dispatch and combine among processes over libfabric: every byte compared, peers killed
-/// and stopped at the worst moments, and a thousand transports built and dropped.
+/// @brief Dispatch and combine among processes that met over TCP, every byte compared; and a
+/// thousand transports built and dropped.
 #include <eptransport/backends/libfabric/libfabric.hpp>
-#include <eptransport/proxy/bootstrap/tcp_bootstrap.hpp>
 
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <malloc.h>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "libfabric/jobs.hpp"
 #include "support/in_process_bootstrap.hpp"
-#include "support/libfabric/rank.hpp"
-#include "support/processes.hpp"
 
 namespace eptransport::support {
 namespace {
 
 using std::chrono::milliseconds;
-
-/// Joins, runs the rank, and says what it found.
-std::string work(const bootstrap_options& options, const run_config& config,
-                 const proxy::fabric_options& fabric) {
-  auto meeting = tcp_bootstrap::join(options);
-  if (meeting) return packed(run_rank(config, **meeting, fabric));
-  rank_outcome none;
-  none.error = meeting.error().message();
-  return packed(none);
-}
-
-[[nodiscard]] rank_outcome outcome_of(const rank_processes::ending& how) {
-  return unpacked(std::as_bytes(std::span(how.said.data(), how.said.size())));
-}
-
-[[nodiscard]] run_config small_run(int ranks) {
-  run_config config;
-  config.wire = "libfabric";
-  config.ranks = ranks;
-  config.tokens = {9};
-  config.hidden = 64;
-  config.top_k = 3;
-  config.experts = 2 * ranks + 1;
-  config.iterations = 4;
-  config.schedule = run_mode::free;
-  config.timeout_ns = 20'000'000'000;
-  return config;
-}
-
-/// Files in /dev/shm that endpoints of a process left behind.
-[[nodiscard]] std::size_t shm_files(pid_t process) {
-  std::size_t n = 0;
-  for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
-    if (file.path().filename().string().starts_with(std::to_string(process) + ":")) ++n;
-  }
-  return n;
-}
 
 /// How the ranks of one job are to run.
 struct job {
@@ -78,9 +37,9 @@ class LibfabricJobs : public ::testing::TestWithParam<job> {};
 TEST_P(LibfabricJobs, DispatchesAndCombines) {
   const job& j = GetParam();
   run_config config = small_run(j.ranks);
-  config.proxy.comms = j.comms;
+  config.proxy.comms = comms_under_test(j.comms);
   config.proxy.engine.eager = j.eager;
-  config.channels = j.comms;
+  config.channels = config.proxy.comms;
   config.mixed = true;
   config.counted_tokens = 9;
   auto started = rank_processes::start(j.ranks, [&](const bootstrap_options& options) {
@@ -90,7 +49,7 @@ TEST_P(LibfabricJobs, DispatchesAndCombines) {
   std::vector<rank_outcome> outcomes;
   for (const auto& how : started->wait(milliseconds(60'000))) {
     EXPECT_TRUE(how.clean());
-    outcomes.push_back(outcome_of(how));
+    outcomes.push_back(outcome_of(how.said));
   }
   const run_result all = joined(config, std::move(outcomes));
   EXPECT_TRUE(all.verified) << all.why();
@@ -98,126 +57,15 @@ TEST_P(LibfabricJobs, DispatchesAndCombines) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LibfabricJobs,
-                         ::testing::Values(job{"tcp", 2, 1, 0, false}, job{"tcp", 3, 2, 256, true},
-                                           job{"tcp", 5, 1, 8000, true},
-                                           job{"shm", 2, 2, 8192, false}, job{"shm", 3, 1, 0, true},
-                                           job{"shm", 5, 1, 256, false}),
+                         ::testing::Values(job{"tcp", 2, 1, 0, false}, job{"tcp", 5, 2, 256, true},
+                                           job{"shm", 3, 2, 8192, false},
+                                           job{"shm", 8, 1, 256, true}),
                          [](const auto& each) {
                            const job& j = each.param;
                            return std::string(j.provider) + "_r" + std::to_string(j.ranks) + "_k" +
                                   std::to_string(j.comms) + "_eager" + std::to_string(j.eager) +
                                   (j.strict ? "_strict" : "");
                          });
-
-/// One of three ranks dies in its third iteration, right before it would combine, or dispatch.
-/// The survivors wait for it; their errors must name it and nobody else, long before the deadline.
-void lose_a_rank(const char* provider, const std::string& after, int victim) {
-  constexpr int ranks = 3;
-  run_config config = small_run(ranks);
-  config.iterations = 1'000'000;
-  config.timeout_ns = 10'000'000'000;
-  auto started = rank_processes::start(ranks, [&](const bootstrap_options& options) {
-    config.tamper = [&](const tamper_point& at) {
-      if (at.rank == victim && at.iteration == 2 && at.call == after) (void)::raise(SIGKILL);
-    };
-    return work(options, config, {.provider = provider});
-  });
-  ASSERT_TRUE(started) << started.error().message();
-  std::vector<pid_t> processes;
-  for (int rank = 0; rank < ranks; ++rank) processes.push_back(started->process(rank));
-  const auto start = std::chrono::steady_clock::now();
-  const auto endings = started->wait(milliseconds(20'000));
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(took.count(), 9.0) << "the deadline ended it, not the death";
-  const std::string name = "rank " + std::to_string(victim) + " ";
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto& how = endings[static_cast<std::size_t>(rank)];
-    EXPECT_FALSE(how.hung) << "rank " << rank;
-    if (rank == victim) {
-      EXPECT_TRUE(how.killed_by(SIGKILL));
-      continue;
-    }
-    EXPECT_TRUE(how.clean()) << "rank " << rank << ", status " << how.status;
-    const rank_outcome outcome = outcome_of(how);
-    EXPECT_EQ(outcome.error, "") << "rank " << rank;
-    const std::string cause = outcome.fault.substr(0, outcome.fault.find("; here: "));
-    EXPECT_NE(cause.find(name), std::string::npos) << "rank " << rank << ": " << outcome.fault;
-    EXPECT_NE(outcome.report.error.find(name), std::string::npos)
-        << "rank " << rank << ": " << outcome.report.error;
-  }
-  // Of a killed process nobody closes the endpoints; those who knew its addresses remove the files.
-  for (const pid_t process : processes) EXPECT_EQ(shm_files(process), 0U);
-}
-
-/// Every rank dies in turn, at both moments.
-void lose_ranks(const char* provider, int times) {
-  for (int i = 0; i < times && !::testing::Test::HasFailure(); ++i) {
-    SCOPED_TRACE("round " + std::to_string(i));
-    lose_a_rank(provider, i % 2 == 0 ? "dispatch" : "combine", i % 3);
-  }
-}
-
-TEST(LibfabricDeath, IsNamedOverTcp) {
-  lose_ranks("tcp", 3);
-}
-TEST(LibfabricDeath, IsNamedOverShm) {
-  lose_ranks("shm", 3);
-}
-TEST(LongLibfabricDeath, IsNamedFiftyTimesOverTcp) {
-  lose_ranks("tcp", 50);
-}
-TEST(LongLibfabricDeath, IsNamedFiftyTimesOverShm) {
-  lose_ranks("shm", 50);
-}
-
-/// A rank stops for a while and goes on: nobody may take that for a failure.
-TEST(LibfabricPause, BelowTheDeadlineIsNoFailure) {
-  constexpr int ranks = 3;
-  run_config config = small_run(ranks);
-  auto started = rank_processes::start(ranks, [&](const bootstrap_options& options) {
-    config.tamper = [](const tamper_point& at) {
-      const bool here = at.rank == 1 && at.iteration == 1 && std::string(at.call) == "dispatch";
-      if (here) (void)::raise(SIGSTOP);
-    };
-    return work(options, config, {.provider = "tcp"});
-  });
-  ASSERT_TRUE(started) << started.error().message();
-  ASSERT_TRUE(started->stopped(1, milliseconds(10'000)));
-  (void)::usleep(500'000);
-  started->signal(1, SIGCONT);
-  std::vector<rank_outcome> outcomes;
-  for (const auto& how : started->wait(milliseconds(30'000))) outcomes.push_back(outcome_of(how));
-  const run_result all = joined(config, std::move(outcomes));
-  EXPECT_TRUE(all.verified) << all.why();
-}
-
-/// Beyond it, the others' errors name the rank that stands still.
-TEST(LibfabricPause, BeyondTheDeadlineIsNamed) {
-  constexpr int ranks = 3;
-  run_config config = small_run(ranks);
-  config.timeout_ns = 2'000'000'000;
-  auto started = rank_processes::start(ranks, [&](const bootstrap_options& options) {
-    config.tamper = [](const tamper_point& at) {
-      const bool here = at.rank == 1 && at.iteration == 1 && std::string(at.call) == "dispatch";
-      if (here) (void)::raise(SIGSTOP);
-    };
-    return work(options, config, {.provider = "tcp"});
-  });
-  ASSERT_TRUE(started) << started.error().message();
-  ASSERT_TRUE(started->stopped(1, milliseconds(10'000)));
-  (void)::usleep(3'500'000);
-  started->signal(1, SIGCONT);
-  const auto endings = started->wait(milliseconds(30'000));
-  for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
-    EXPECT_TRUE(endings[rank].clean());
-    const std::string error = outcome_of(endings[rank]).report.error;
-    EXPECT_TRUE(error.find("peer 1,") != std::string::npos ||
-                error.find("rank 1 ") != std::string::npos ||
-                error.find("names rank 1") != std::string::npos)
-        << "rank " << rank << ": " << error;
-  }
-  EXPECT_NE(outcome_of(endings[1]).report.error, "") << "the others gave up on it";
-}
 
 /// Every rank is told which one differs, and how; nobody waits for a deadline.
 TEST(LibfabricCreate, RanksWithOtherSettingsAreNamed) {
@@ -245,6 +93,7 @@ TEST(LibfabricCreate, RanksWithOtherSettingsAreNamed) {
 /// What a process holds on to.
 struct holdings {
   long resident_kb = 0;
+  long allocated = 0;  ///< bytes that were not given back to the allocator
   std::size_t descriptors = 0;
   std::size_t threads = 0;
   std::size_t files = 0;  ///< in /dev/shm
@@ -252,6 +101,7 @@ struct holdings {
 
 [[nodiscard]] holdings now_held() {
   holdings h;
+  (void)::malloc_trim(0);  // what the allocator keeps for later is not held
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
     if (word == "VmRSS:") status >> h.resident_kb;
@@ -261,16 +111,15 @@ struct holdings {
     (void)entry;
     ++h.descriptors;
   }
+  const struct mallinfo2 heap = ::mallinfo2();
+  h.allocated = static_cast<long>(heap.uordblks + heap.hblkhd);
   h.files = shm_files(::getpid());
   return h;
 }
 
 /// Builds and drops both ends of a transport, again and again, in one process.
 void build_and_drop(const char* provider, int times) {
-  // Left alone, the allocator keeps some of the 16 MiB blocks that providers free, now more, now
-  // fewer; with fixed thresholds what is freed goes back, and what is left has been lost.
-  (void)::mallopt(M_MMAP_THRESHOLD, 128 * 1024);
-  (void)::mallopt(M_TRIM_THRESHOLD, 128 * 1024);
+  keep_freed_memory();
   (void)::mallopt(M_ARENA_MAX, 2);
   holdings first;
   for (int i = 0; i < times; ++i) {
@@ -301,8 +150,13 @@ void build_and_drop(const char* provider, int times) {
   EXPECT_EQ(last.descriptors, first.descriptors);
   EXPECT_EQ(last.threads, first.threads);
   EXPECT_EQ(last.files, 0U);
+  const int cycles = times - times / 4 - 1;
+  // libfabric 1.17 keeps the names of all shm endpoints until the process ends, 288 bytes for each
+  // of the two; the rest is what small blocks between them cost. tcp keeps nothing.
+  const long each = provider == std::string("shm") ? 2 * 288 + 192 : 128;
+  const long lost = last.allocated - first.allocated;
   const long grown = last.resident_kb - first.resident_kb;
-  // The address sanitizer keeps what is freed, and reports leaks itself.
+  // The address sanitizer has an allocator of its own, keeps what is freed, and reports leaks.
 #if defined(__SANITIZE_ADDRESS__)
   constexpr bool counts = false;
 #elif defined(__has_feature)
@@ -310,9 +164,11 @@ void build_and_drop(const char* provider, int times) {
 #else
   constexpr bool counts = true;
 #endif
-  EXPECT_TRUE(!counts || grown < 2048 + 4L * times)
-      << grown << " kB in " << times - times / 4 << " cycles";
-  ::testing::Test::RecordProperty("grown_kb", static_cast<int>(grown));
+  EXPECT_TRUE(!counts || lost < 65536 + each * cycles)
+      << lost << " bytes in " << cycles << " cycles";
+  EXPECT_TRUE(!counts || grown < 1024 + cycles) << grown << " kB in " << cycles << " cycles";
+  ::testing::Test::RecordProperty(std::string("allocated_") + provider, static_cast<int>(lost));
+  ::testing::Test::RecordProperty(std::string("grown_kb_") + provider, static_cast<int>(grown));
 }
 
 TEST(LibfabricLife, LeavesNothingBehind) {

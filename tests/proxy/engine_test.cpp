@@ -140,7 +140,9 @@ class reluctant_endpoint {
   [[nodiscard]] result<void> attach(std::span<std::byte> memory) { return inner_.attach(memory); }
   void detach() noexcept { inner_.detach(); }
   post_result receive(std::byte* slot, std::uint64_t bytes, std::uint32_t context) {
-    return inner_.receive(slot, bytes, context);
+    if (receives-- != 0) return inner_.receive(slot, bytes, context);
+    broken_ = true;
+    return post_result::failed;
   }
   post_result write(const write_post& post) {
     return refuse() ? post_result::again : inner_.write(post);
@@ -150,13 +152,20 @@ class reluctant_endpoint {
   }
   std::size_t poll(std::span<completion> out) {
     ++polls;
-    return inner_.poll(out);
+    if (!broken_) return inner_.poll(out);
+    out[0] = {.kind = completion_kind::error, .peer = ~std::uint32_t{0}, .code = torn_slot};
+    return 1;
   }
-  [[nodiscard]] std::string describe(int code) const { return inner_.describe(code); }
+  [[nodiscard]] std::string describe(int code) const {
+    return code == torn_slot ? "the slot is torn" : inner_.describe(code);
+  }
   std::uint64_t polls = 0;
+  std::uint64_t receives = ~std::uint64_t{0};  ///< receive slots that it takes
 
  private:
+  static constexpr int torn_slot = 12345;
   bool refuse() { return refusals_ != 0 && refusals_-- != 0; }
+  bool broken_ = false;
   memory_endpoint& inner_;
   std::uint64_t refusals_;
 };
@@ -184,6 +193,33 @@ TEST(Engine, RefusedAMillionTimesAPostGoesOutOnce) {
     EXPECT_EQ(r.at(0).statistics().again.get(), refusals);
     EXPECT_GE(ends[0]->polls, refusals);  // it drained the completion queue between the tries
     EXPECT_EQ(r.at(0).in_flight(), 0U);
+  }
+}
+
+TEST(Engine, SaysWhyAReceiveSlotWasRefused) {
+  // At construction, and when the slot of the first message goes back.
+  for (const bool later : {false, true}) {
+    rig_options options;
+    options.engine.eager = 64;
+    rig<reluctant_endpoint> r(options);
+    memory_network network(r.windows(), 1, {});
+    std::vector<std::unique_ptr<reluctant_endpoint>> ends;
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      ends.push_back(std::make_unique<reluctant_endpoint>(network.endpoint(i, 0), 0));
+    }
+    ends[1]->receives = later ? options.engine.slots_per_peer : 1;
+    const rig<reluctant_endpoint>::engine_end end{r};
+    const std::string refused =
+        r.build([&](std::uint32_t i) -> reluctant_endpoint& { return *ends[i]; });
+    if (!later) {
+      EXPECT_NE(refused.find("took 1 receive slots of 4: the slot is torn"), std::string::npos)
+          << refused;
+      continue;
+    }
+    ASSERT_EQ(refused, "");
+    ASSERT_TRUE(r.push(0, {.bytes = 8, .peer = 1, .signal = 0}));
+    EXPECT_TRUE(r.until([&] { return !r.why(1).empty(); }, 1000));
+    EXPECT_NE(r.why(1).find("failed: the slot is torn"), std::string::npos) << r.why(1);
   }
 }
 

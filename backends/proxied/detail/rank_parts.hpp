@@ -29,7 +29,8 @@ namespace eptransport::proxied_detail {
   const result<proxy::command_codec> codec = proxy::command_codec::create(
       {static_cast<std::uint32_t>(o.ranks), o.signals, o.window_bytes, max_message});
   if (!codec) return codec.error();
-  auto s = std::make_unique<rank_state>(rank, o.window_bytes);
+  auto s = o.window.empty() ? std::make_unique<rank_state>(rank, o.window_bytes)
+                            : std::make_unique<rank_state>(rank, o.window);
   if (!s->memory.valid()) {
     return failure{errc::out_of_memory, "proxied::create",
                    "a window of " + std::to_string(o.window_bytes) + " bytes for each of " +

@@ -57,7 +57,9 @@ struct channel_state {
 
 /// One rank.
 struct rank_state {
-  rank_state(std::int32_t own, std::uint64_t window_bytes) : rank(own), memory(window_bytes) {}
+  /// @param window  its bytes, or memory of the caller
+  template <class Window>
+  rank_state(std::int32_t own, Window window) : rank(own), memory(window) {}
 
   std::int32_t rank;
   guarded_window memory;

@@ -262,11 +262,22 @@ namespace detail {
   return t;
 }
 
-/// Traffic of the exchange of counts that a counted dispatch begins with.
-[[nodiscard]] constexpr call_traffic count_traffic(const moe_work& w) {
-  const auto peers = static_cast<double>(w.routed.ranks - 1);
-  const auto counts = static_cast<double>(w.routed.ranks + w.routed.experts);
-  return {.messages = peers, .bytes = peers * (header_bytes + 8 * counts)};
+/// Traffic of the exchange of counts that a counted dispatch begins with. Relays pass them on.
+[[nodiscard]] constexpr call_traffic count_traffic(const moe_work& w, traffic_shape shape) {
+  const double each = header_bytes + 8 * static_cast<double>(w.routed.ranks + w.routed.experts);
+  if (shape != traffic_shape::per_node) {
+    const auto peers = static_cast<double>(w.routed.ranks - 1);
+    return {.messages = peers, .bytes = peers * each};
+  }
+  const auto rails = static_cast<double>(w.routed.nodes - 1);
+  const double locals =
+      static_cast<double>(w.routed.ranks) / static_cast<double>(w.routed.nodes) - 1;
+  return {.messages = rails,
+          .bytes = rails * each,
+          .stored_bytes = locals * each,
+          .stored_signals = locals,
+          .relayed_bytes = rails * locals * each,
+          .relayed_signals = rails * locals};
 }
 
 /// Where the time of a call goes. The sum is the time from the call to its end on the last rank.
@@ -409,7 +420,7 @@ struct rank_links {
   stage_budget b = budget_of(traffic_of(w, s, shape, way, wire, use.inner), wire, use, on_node);
   const bool counts = way == direction::dispatch && w.lands == landing::counted &&
                       shape != traffic_shape::all_gather && w.routed.ranks > 1;
-  if (counts) b += budget_of(count_traffic(w), wire, use, on_node);
+  if (counts) b += budget_of(count_traffic(w, shape), wire, use, on_node);
   return b;
 }
 

@@ -5,12 +5,14 @@
 
 #include <eptransport/core/config.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <span>
 
 namespace eptransport {
 
@@ -24,27 +26,35 @@ class guarded_window {
     constexpr std::uint64_t extra = 3 * guard_bytes;
     if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - extra) return;
     memory_.reset(static_cast<std::byte*>(std::calloc(bytes + extra, 1)));
-    if (!valid()) return;
+    if (memory_ == nullptr) return;
     const auto at = reinterpret_cast<std::uintptr_t>(memory_.get());
-    front_ = memory_.get() + (guard_bytes - at % guard_bytes) % guard_bytes;
-    std::memset(front_, canary, guard_bytes);
-    std::memset(data() + bytes_, canary, guard_bytes);
+    data_ = memory_.get() + (guard_bytes - at % guard_bytes) % guard_bytes + guard_bytes;
+    guard(data_ - guard_bytes);
+    guard(data_ + bytes_);
   }
-  [[nodiscard]] bool valid() const noexcept { return memory_ != nullptr; }
-  [[nodiscard]] std::byte* data() const noexcept { return front_ + guard_bytes; }
+  /// Memory of the caller, who watches its borders himself; it outlives the window.
+  explicit guarded_window(std::span<std::byte> memory) noexcept
+      : bytes_(memory.size()), memory_(nullptr, &std::free), data_(memory.data()) {}
+
+  [[nodiscard]] bool valid() const noexcept { return data_ != nullptr; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] bool intact() const noexcept {
-    for (std::size_t i = 0; i < guard_bytes; ++i) {
-      if (front_[i] != std::byte{canary} || data()[bytes_ + i] != std::byte{canary}) return false;
-    }
-    return true;
+    return memory_ == nullptr || (intact(data_ - guard_bytes) && intact(data_ + bytes_));
+  }
+
+  /// Makes a guard zone of `guard_bytes` bytes, and looks whether one still is what it was.
+  static void guard(std::byte* zone) noexcept { std::memset(zone, canary, guard_bytes); }
+  [[nodiscard]] static bool intact(const std::byte* zone) noexcept {
+    return std::all_of(zone, zone + guard_bytes,
+                       [](std::byte b) { return b == std::byte{canary}; });
   }
 
  private:
   static constexpr unsigned char canary = 0xc9;
   std::uint64_t bytes_;
   std::unique_ptr<std::byte, void (*)(void*)> memory_;
-  std::byte* front_ = nullptr;
+  std::byte* data_ = nullptr;
 };
 
 }  // namespace eptransport

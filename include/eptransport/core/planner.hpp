@@ -82,7 +82,7 @@ inline constexpr double plan_tie = 0.02;
     (way == direction::dispatch ? p.dispatch : p.combine) = b;
     p.messages += traffic_of(w, s, shape, way, wire, inner).messages;
   }
-  if (lands == landing::counted) p.messages += count_traffic(w).messages;
+  if (lands == landing::counted) p.messages += count_traffic(w, shape).messages;
   return p;
 }
 

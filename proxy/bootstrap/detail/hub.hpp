@@ -14,6 +14,7 @@
 #include <eptransport/proxy/bootstrap/detail/link.hpp>
 #include <eptransport/proxy/bootstrap/detail/node.hpp>
 #include <eptransport/proxy/bootstrap/detail/payload.hpp>
+#include <eptransport/proxy/bootstrap/listening_socket.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,19 +30,20 @@ namespace eptransport::bootstrap_detail {
 
 class hub final : public node {
  public:
-  /// @param listener  a listening socket, which the hub closes; -1 where there is one rank only
-  hub(asio::io_context& context, board& to, const bootstrap_options& options, int listener)
+  /// @param listener  none where there is one rank only
+  hub(asio::io_context& context, board& to, const bootstrap_options& options,
+      listening_socket listener)
       : node(context, to, options),
         acceptor_(context),
         members_(static_cast<std::size_t>(options.size)) {
     members_[0].is = presence::here;
-    if (listener < 0) return;
+    if (listener.get() < 0) return;
     sockaddr_storage own{};
     socklen_t length = sizeof own;
-    (void)::getsockname(listener, reinterpret_cast<sockaddr*>(&own), &length);
-    boost_error failed;
-    acceptor_.assign(own.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), listener, failed);
-    acceptor_.non_blocking(true, failed);
+    (void)::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&own), &length);
+    acceptor_.assign(own.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), listener.get());
+    (void)listener.release();  // only now: all before may throw
+    acceptor_.non_blocking(true);
   }
 
   void start() override {

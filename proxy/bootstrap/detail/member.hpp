@@ -93,6 +93,14 @@ class member final : public node {
                    [this](const std::string& why) { on_end(why); });
       link_->send(make_frame(frame_kind::hello, 0, hello_payload{own_}.write()));
       stage_ = stage::greeted;
+      limit_silence();
+    });
+  }
+  /// What listens there may be no rank 0. Once it has answered it is one, and takes its time.
+  void limit_silence() {
+    pause_.expires_after(std::chrono::nanoseconds(options_.silence_ns));
+    pause_.async_wait([this](boost_error error) {
+      if (!error && !left_ && stage_ == stage::greeted) on_end("it does not answer");
     });
   }
   void try_again(const std::string& why) {
@@ -122,6 +130,7 @@ class member final : public node {
       if (f.kind != frame_kind::challenge || !challenge.read(f.payload)) {
         return on_end("it answers with another frame than expected");
       }
+      pause_.cancel();
       theirs_ = challenge.own;
       proof_payload proof{.rank = options_.rank, .size = options_.size};
       proof.proof = rank_proof(options_.token, own_, theirs_, proof);
@@ -233,7 +242,7 @@ class member final : public node {
   std::vector<tcp::endpoint> hubs_;
   std::size_t next_hub_ = 0;
   tcp_socket socket_;  ///< while it connects
-  timer pause_;        ///< between attempts, and the limit of one
+  timer pause_;        ///< between attempts, and the limit of one until rank 0 answers
   std::chrono::milliseconds wait_{10};
   std::uint64_t attempts_ = 0;
   std::string trouble_ = "no answer";

@@ -18,11 +18,28 @@
 #include <netdb.h>
 #include <string>
 #include <sys/socket.h>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace eptransport::bootstrap_detail {
+
+/// Runs a function on a thread that nobody waits for.
+template <class Function>
+[[nodiscard]] result<void> detach(Function function) {
+#if defined(__cpp_exceptions)
+  try {
+#endif
+    std::thread(std::move(function)).detach();
+    return {};
+#if defined(__cpp_exceptions)
+  } catch (const std::system_error& none) {
+    return failure{errc::transport_failed, "bootstrap::join", none.what()};
+  }
+#endif
+}
 
 /// The addresses of a name, looked up until there is one or the deadline ends. A look-up that hangs
 /// is left behind on a thread of its own, since none can be cancelled.
@@ -42,7 +59,7 @@ namespace eptransport::bootstrap_detail {
   std::string trouble = "no answer";
   do {
     const auto shared = std::make_shared<look_up>();
-    std::thread([shared, host, port] {
+    const auto started = detach([shared, host, port] {
       addrinfo hints{};
       hints.ai_socktype = SOCK_STREAM;
       addrinfo* list = nullptr;
@@ -59,7 +76,8 @@ namespace eptransport::bootstrap_detail {
       if (error == 0) ::freeaddrinfo(list);
       shared->over = true;
       shared->changed.notify_all();
-    }).detach();
+    });
+    if (!started) return started.error();
     std::unique_lock lock(shared->mutex);
     if (!shared->changed.wait_until(lock, end, [&] { return shared->over; })) break;
     if (!shared->found.empty()) return shared->found;
@@ -79,10 +97,13 @@ namespace eptransport::bootstrap_detail {
 
 /// Equal on processes of one host under one host name: containers of one machine differ, since they
 /// share neither files nor /dev/shm.
-[[nodiscard]] inline std::string host_identity() {
+[[nodiscard]] inline result<std::string> host_identity() {
+  const char* const path = "/proc/sys/kernel/random/boot_id";
   std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return boot + "/" + host_name();
+  if (std::ifstream(path) >> boot) return boot + "/" + host_name();
+  return failure{
+      errc::transport_failed, "bootstrap::join",
+      std::string(path) + " cannot be read; set host_identity to what tells hosts apart"};
 }
 
 }  // namespace eptransport::bootstrap_detail

@@ -45,7 +45,8 @@ struct fabric_options {
   bool refuse_posts = false;         ///< every post fails: shows what a broken device would do
 };
 
-/// In this order, where nothing is asked for. shm is none of them: it reaches one host only.
+/// In this order, where nothing is asked for. shm is none of them: it reaches one host only. Of
+/// verbs devices only hardware with its link up counts; an imitation has to be asked for.
 inline constexpr const char* best_providers[] = {"efa-direct", "efa", "verbs;ofi_rxm", "tcp"};
 
 /// Longest message of the strict mode: that of EFA's lowest fabric.
@@ -123,19 +124,39 @@ struct chosen_provider {
          name == "udp;ofi_rxd" || name == "tcp;ofi_rxm" || name == "net;ofi_rxm";
 }
 
+/// Whether an RDMA device is hardware whose link is up, as far as the provider says.
+///
+/// @par Source  vendor numbers: Linux, drivers/infiniband/sw: rxe has 0xffffff (0 before 5.11), siw
+///              0x626d74; fi_nic(3)
+[[nodiscard]] inline bool is_live_hardware(const fi_info& info) {
+  if (info.nic == nullptr || info.nic->device_attr == nullptr || info.nic->link_attr == nullptr) {
+    return false;
+  }
+  const char* const vendor = info.nic->device_attr->vendor_id;
+  const unsigned long number = vendor == nullptr ? 0 : std::strtoul(vendor, nullptr, 0);
+  const bool imitation = number == 0 || number == 0xffffff || number == 0x626d74;
+  return !imitation && info.nic->link_attr->state == FI_LINK_UP;
+}
+
+/// Whether the offer may be taken by a rank that did not ask for its provider.
+[[nodiscard]] inline bool is_good_default(const fi_info& info) {
+  return std::string(info.fabric_attr->prov_name) != "verbs;ofi_rxm" || is_live_hardware(info);
+}
+
 /// @par Errors  `unsupported`, with what was asked for and what fi_getinfo offers
 [[nodiscard]] inline result<chosen_provider> choose_provider(const fabric_options& options) {
   std::vector<std::string> wanted{options.provider};
   const char* const environment = std::getenv("EPT_PROVIDER");
   if (wanted[0].empty() && environment != nullptr) wanted[0] = environment;
-  if (wanted[0].empty()) wanted.assign(std::begin(best_providers), std::end(best_providers));
+  const bool asked_for = !wanted[0].empty();
+  if (!asked_for) wanted.assign(std::begin(best_providers), std::end(best_providers));
   for (const std::string& name : wanted) {
     const bool shared = options.sharing == domain_sharing::automatic
                             ? !is_software(name)
                             : options.sharing == domain_sharing::shared;
     info_owner offers = offered(name, shared);
     for (const fi_info* info = offers.get(); info != nullptr; info = info->next) {
-      if (!matches(*info, name)) continue;
+      if (!matches(*info, name) || (!asked_for && !is_good_default(*info))) continue;
       return result<chosen_provider>({name, shared, std::move(offers)});
     }
   }
@@ -147,15 +168,19 @@ struct chosen_provider {
                      ". Set the provider option or EPT_PROVIDER, or install it"};
 }
 
-/// The offer of comm `comm`: a domain that was named, or the first.
+/// The offer of comm `comm`: a domain that was named, or the first that is a good default, or the
+/// first.
 [[nodiscard]] inline result<fi_info*> offer_for(const chosen_provider& provider,
                                                 const fabric_options& options, std::uint32_t comm) {
   const bool any = options.domains.empty();
   const std::string wanted = any ? "" : options.domains[comm % options.domains.size()];
+  fi_info* first = nullptr;
   for (fi_info* info = provider.offers.get(); info != nullptr; info = info->next) {
     if (!matches(*info, provider.name)) continue;
-    if (any || wanted == info->domain_attr->name) return info;
+    if (any ? is_good_default(*info) : wanted == info->domain_attr->name) return info;
+    if (first == nullptr) first = info;
   }
+  if (any && first != nullptr) return first;
   return failure{errc::unsupported, "fi_getinfo",
                  "provider " + provider.name + " has no domain '" + wanted + "', there is " +
                      names_of(provider.offers.get(), true)};

@@ -4,44 +4,16 @@
 #include "support/libfabric/rank.hpp"
 
 #include <eptransport/backends/libfabric/libfabric.hpp>
-#include <eptransport/kernels/kernels.hpp>
 
 #include <chrono>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
-#include "support/rank_run.hpp"
-#include "support/runner_impl.hpp"
-#include "support/runner_wires.hpp"
+#include "support/libfabric/rank_impl.hpp"
 
 namespace eptransport::support {
 namespace {
-
-/// What `host_rig` asks of a world, of the one rank that is here.
-struct lone_rank {
-  libfabric& own;
-  std::uint32_t comms;
-
-  template <class Value>
-  [[nodiscard]] std::uint64_t sum(const Value& value) const {
-    std::uint64_t total = 0;
-    for (std::uint32_t k = 0; k < comms; ++k) total += value(own.statistics(k));
-    return total;
-  }
-  [[nodiscard]] std::uint64_t commands() const {
-    return sum([](const proxy::engine_statistics& s) { return s.commands.get() - s.local.get(); });
-  }
-  [[nodiscard]] std::uint64_t messages(int) const {
-    return sum([](const proxy::engine_statistics& s) {
-      return s.writes.get() + s.messages.get() + s.credit_writes.get();
-    });
-  }
-  [[nodiscard]] std::uint64_t bytes(int) const {
-    return sum([](const proxy::engine_statistics& s) { return s.bytes.get(); });
-  }
-  void advance(int, std::uint64_t) const {}
-};
 
 struct libfabric_setting {
   using transport = libfabric;
@@ -49,39 +21,23 @@ struct libfabric_setting {
   static constexpr bool counts = false;  // several puts may share a message
 };
 
-[[nodiscard]] proxied_options options_of(const run_config& config, std::uint64_t window_bytes,
-                                         std::uint32_t signals) {
-  proxied_options o;
-  o.window_bytes = window_bytes;
-  o.signals = signals;
-  o.channels = std::max(config.channels, config.proxy.comms);
-  o.comms = config.proxy.comms;
-  o.nodes = config.nodes;
-  o.workers = config.workers;
-  o.counter_start = config.counter_start;
-  o.ring_slots = config.proxy.ring_slots;
-  o.engine = config.proxy.engine;
-  o.drive = config.proxy.drive == proxy_drive::shared ? proxy_drive::shared : proxy_drive::threads;
-  o.driver_threads = config.proxy.driver_threads;
-  o.driver.idle = proxy::polite;
-  o.driver.stall_ns = config.proxy.stall_ns;
-  return o;
-}
-
-void run_over(libfabric& own, const run_config& config, const router& routes, rank_outcome& out) {
-  lone_rank world{own, config.proxy.comms};
-  host_rig<libfabric_setting> rig(config, world, own);
-  rank_run<host_rig<libfabric_setting>>(config, routes, rig, out.report, out.verdict)();
-  own.quiet();
-  if (const result<void> fault = own.fault(); !fault) out.fault = fault.error().message();
-  out.intact = own.intact();
-  out.commands = world.commands();
-  out.messages = world.messages(0);
-  out.slot_bytes = own.engine_options().slot_bytes;
-  out.statistics = own.statistics(0).json();
-  out.affinity = own.affinity().front();
-  out.provider = own.ports().provider();
-  out.node = own.view().node(own.view().rank());
+[[nodiscard]] rank_outcome run_alone(const run_config& config, bootstrap& meeting,
+                                     const proxy::fabric_options& fabric) {
+  rank_outcome out;
+  const auto needs = needs_of<libfabric>(config);
+  if (!needs) {
+    out.error = needs.error().message();
+    meeting.abort(out.error);
+    return out;
+  }
+  auto made = libfabric::create(meeting, options_of(config, *needs), fabric);
+  if (!made) {
+    out.error = made.error().message();
+    return out;
+  }
+  lone_rank world{**made, config.proxy.comms};
+  run_over<libfabric_setting>(**made, world, config, needs->routes, out);
+  return out;
 }
 
 /// Visits all that travels, in order. `A` writes or reads.
@@ -151,28 +107,9 @@ struct unpacker {
 
 rank_outcome run_rank(const run_config& config, bootstrap& meeting,
                       const proxy::fabric_options& fabric) {
-  rank_outcome out;
   const auto start = std::chrono::steady_clock::now();
-  const auto refuse = [&](const std::string& why) {
-    out.error = why;
-    meeting.abort(why);
-    return out;
-  };
-  if (const std::string wrong = wrong_with(config); !wrong.empty()) return refuse(wrong);
-  const auto routes = routes_of(config);
-  if (!routes) return refuse(routes.error().message());
-  const problem p = problem_of(config);
-  const auto sizes = group<libfabric>::sizes(shape_of(config, p), config.ranks, config.workers);
-  if (!sizes) return refuse(sizes.error().message());
-  auto made = libfabric::create(
-      meeting,
-      options_of(config, window_bytes_of(config, *sizes), config.first_signal + sizes->signals),
-      fabric);
-  if (!made) {
-    out.error = made.error().message();
-    return out;
-  }
-  run_over(**made, config, *routes, out);
+  rank_outcome out = config.wire.starts_with("hybrid:") ? run_pair(config, meeting, fabric)
+                                                        : run_alone(config, meeting, fabric);
   const std::chrono::duration<double, std::nano> wall = std::chrono::steady_clock::now() - start;
   out.wall_ns = wall.count();
   return out;

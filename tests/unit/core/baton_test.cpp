@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -110,6 +111,16 @@ TEST(GuardedWindow, ItIsZeroedAndAByteBesideItIsSeen) {
     EXPECT_FALSE(window.intact()) << where;
   }
   EXPECT_FALSE(guarded_window(~std::uint64_t{0}).valid());
+}
+
+TEST(GuardedWindow, MemoryOfTheCallerIsTakenAsItIs) {
+  std::vector<std::byte> memory(100, std::byte{7});
+  const guarded_window window{std::span(memory)};
+  EXPECT_TRUE(window.valid());
+  EXPECT_EQ(window.data(), memory.data());
+  EXPECT_EQ(window.bytes(), 100U);
+  EXPECT_TRUE(window.intact());
+  EXPECT_EQ(memory, std::vector<std::byte>(100, std::byte{7}));
 }
 
 }  // namespace

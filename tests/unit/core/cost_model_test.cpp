@@ -112,7 +112,10 @@ TEST(CostModel, TrafficOfEachShapeIsWhatOneWouldCount) {
   EXPECT_DOUBLE_EQ(of(traffic_shape::per_row, direction::combine).messages, 3 * 7);
   w.lands = landing::counted;
   EXPECT_DOUBLE_EQ(of(traffic_shape::per_peer).messages, 14) << "rows and sides";
-  EXPECT_DOUBLE_EQ(count_traffic(w).messages, 7);
+  EXPECT_DOUBLE_EQ(count_traffic(w, traffic_shape::per_peer).messages, 7);
+  const call_traffic counts = count_traffic(w, traffic_shape::per_node);
+  EXPECT_DOUBLE_EQ(counts.messages, 1) << "relays pass the counts on";
+  EXPECT_DOUBLE_EQ(counts.relayed_signals, 3);
 }
 
 TEST(CostModel, GroupedRowsThatExceedAnEagerMessageTravelAlone) {

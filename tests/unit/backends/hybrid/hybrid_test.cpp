@@ -73,5 +73,35 @@ TEST(HybridPair, AWordIsTheSumOfTwoHalvesAndMovesTheClockToWhatCompletedIt) {
   EXPECT_EQ((*made)->violations(), "");
 }
 
+/// A wire of one rank whose word grows only while somebody serves it, as that of a rank which posts
+/// to its NIC itself; one look of its own waits does nothing.
+struct served_wire {
+  std::uint64_t* word;
+  std::uint64_t* clock;
+  bool serves = true;
+
+  [[nodiscard]] std::uint64_t now_ns() const { return ++*clock; }
+  [[nodiscard]] std::uint64_t read_signal(std::uint32_t) const { return *word; }
+  op_status wait_signal(const host_thread&, std::uint32_t, std::uint64_t, std::uint64_t) const {
+    return op_status::expired;
+  }
+  void serve_all(const host_thread&) const {
+    if (serves) ++*word;
+  }
+};
+
+TEST(HybridView, WhoeverWaitsServesBothWires) {
+  for (const bool serves : {true, false}) {
+    std::uint64_t inside = 0;
+    std::uint64_t between = 0;
+    std::uint64_t clock = 0;
+    const hybrid_view<served_wire, served_wire> view({&inside, &clock, false},
+                                                     {&between, &clock, serves}, nullptr);
+    EXPECT_EQ(view.wait_signal(host_thread(), 0, 3, 10'000),
+              serves ? op_status::ok : op_status::expired);
+    EXPECT_EQ(between, serves ? 3U : 0U);
+  }
+}
+
 }  // namespace
 }  // namespace eptransport::testing
