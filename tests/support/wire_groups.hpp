@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Groups over simulated wires whose kernels are compiled in the runner_*.cpp files alone.
+/// @brief Groups over simulated wires whose kernels are compiled in runner_loopback.cpp alone.
 #pragma once
 
 #include <eptransport/backends/loopback/loopback.hpp>
