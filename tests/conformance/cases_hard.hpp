@@ -128,21 +128,16 @@ void full_queues_lose_nothing(world_request request, report& out) {
 template <Backend B>
 void the_barrier_waits_for_all(const world_request& request, report& out) {
   std::atomic<int> own = 0;
-  std::atomic<int>& arrived = [&]() -> std::atomic<int>& {
-    if constexpr (B::one_process) {
-      return own;
-    } else {
-      return B::arrivals();
-    }
-  }();
+  std::atomic<int>* arrived = &own;
+  if constexpr (!B::one_process) arrived = &B::arrivals();
   in_world<B>(request, out, [&](const probe<B>& p, auto& t) {
     // A backend that runs a request twice starts at a multiple of all arrivals.
     constexpr int rounds = 3;
     for (int round = 1; round <= rounds; ++round) {
-      const int before = arrived.fetch_add(1);
+      const int before = arrived->fetch_add(1);
       const int all = (before / p.size() + 1) * p.size();
       p.meet();
-      p.check(arrived.load() >= all, "left a barrier early");
+      p.check(arrived->load() >= all, "left a barrier early");
       p.meet();
     }
     if (p.rank() == 0) return;

@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "support/wire_groups.hpp"
+
 namespace eptransport::testing {
 
 /// A wire with tight limits: short messages and few signal words.
@@ -199,3 +201,9 @@ void on_ranks(const group_shape& shape, loopback_options options,
 }
 
 }  // namespace eptransport::testing
+
+namespace eptransport {
+
+extern template class group<loopback<testing::tight_wire>>;  // compiled in tight_wire.cpp
+
+}  // namespace eptransport

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <vector>
 
+#include "support/guarded.hpp"
+
 namespace eptransport::support {
 namespace {
 
@@ -201,7 +203,10 @@ std::string check_metadata(const problem& p, int rank, const expected_dispatch& 
 std::string check_left_alone(int rank, const char* what, std::span<const std::byte> buffer,
                              std::uint64_t unit, std::uint64_t begin, std::uint64_t end,
                              std::byte poison) {
-  for (std::uint64_t at = begin * unit; at < end * unit && at < buffer.size(); ++at) {
+  const std::uint64_t stop = std::min<std::uint64_t>(end * unit, buffer.size());
+  if (begin * unit >= stop) return {};
+  if (all_are(buffer.subspan(begin * unit, stop - begin * unit), poison)) return {};
+  for (std::uint64_t at = begin * unit; at < stop; ++at) {
     if (buffer[at] == poison) continue;
     return at_rank(rank) + what + " " + std::to_string(at / unit) + " byte " +
            std::to_string(at % unit) + ": expected to be left alone, got " +

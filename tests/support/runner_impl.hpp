@@ -8,7 +8,7 @@
 /// `trace_hash()` and `violations()`.
 ///
 /// Included by the runner_*.cpp files alone, so that the library's templates are compiled once per
-/// wire.
+/// wire, and what does not depend on the wire once per family.
 #pragma once
 
 #include <eptransport/backends/loopback/loopback.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The runner for each wire; each is compiled in a file of its own.
+/// @brief The runner for each wire; each family of wires is compiled in a file of its own.
 #pragma once
 
 #include <eptransport/core/capabilities.hpp>
@@ -13,7 +13,7 @@
 
 namespace eptransport::support {
 
-/// Short messages and few signal words.
+/// Short messages and few signal words: what fits one message elsewhere travels in several here.
 struct tight_profile {
   static constexpr const char* name = "tight";
   static constexpr int ranks_per_node = 4;

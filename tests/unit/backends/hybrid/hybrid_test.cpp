@@ -97,7 +97,7 @@ TEST(HybridView, WhoeverWaitsServesBothWires) {
     std::uint64_t clock = 0;
     const hybrid_view<served_wire, served_wire> view({&inside, &clock, false},
                                                      {&between, &clock, serves}, nullptr);
-    EXPECT_EQ(view.wait_signal(host_thread(), 0, 3, 10'000),
+    EXPECT_EQ(view.wait_signal(host_thread(), 0, 3, 1'000),
               serves ? op_status::ok : op_status::expired);
     EXPECT_EQ(between, serves ? 3U : 0U);
   }
