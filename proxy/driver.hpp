@@ -76,21 +76,22 @@ class driver {
     // Only then does `affinity` say where the thread really runs.
     while (!started_.load(std::memory_order_acquire)) std::this_thread::yield();
   }
-  /// Waits for the thread, however long it stays in an engine; see `stop`.
+  /// Waits for the thread, however long it stays in an engine; see `stop_until`.
   ~driver() {
-    stop_.store(true, std::memory_order_relaxed);
+    request_stop();
     if (thread_.joinable()) thread_.join();
     while (!ended_.load(std::memory_order_acquire)) std::this_thread::yield();
   }
   driver(const driver&) = delete;
   driver& operator=(const driver&) = delete;
 
+  /// Asks the thread to end as soon as it is back from an engine.
+  void request_stop() noexcept { stop_.store(true, std::memory_order_relaxed); }
   /// Ends the thread. False if it has not come back from an engine by then: it is on its own from
   /// now on, ends when it does, and until then needs the driver and all that it drives.
-  [[nodiscard]] bool stop(std::uint64_t timeout_ns) {
+  [[nodiscard]] bool stop_until(std::chrono::steady_clock::time_point end) {
     using clock = std::chrono::steady_clock;
-    stop_.store(true, std::memory_order_relaxed);
-    const auto end = clock::now() + std::chrono::nanoseconds(timeout_ns);
+    request_stop();
     // Acquire, pairs with the release at the thread's end.
     while (!ended_.load(std::memory_order_acquire)) {
       if (clock::now() > end) {

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,8 +33,12 @@ struct proxied_options {
   int ranks = 2;
   std::uint64_t window_bytes = 0;  ///< per rank
   /// Of a rank that stands alone: the window, zeroed and outliving the rank, instead of one that is
-  /// made here; such as the window of the other wire of a hybrid. `window_bytes` is its size.
+  /// made here; such as the window of the other wire of a hybrid. `window_bytes` is its size. Where
+  /// kernels of a GPU use it, whole pages.
   std::span<std::byte> window = {};
+  /// Keeps that window alive, also for a proxy thread that had to be left behind
+  /// (`proxied_rank::close`); such as `shared_memory::window_owner()`.
+  std::shared_ptr<const void> window_owner = {};
   std::uint32_t signals = 0;    ///< words per rank, each of them once per comm
   std::uint32_t channels = 1;   ///< per rank, each with a ring; channel c uses comm c mod `comms`
   std::uint32_t comms = 1;      ///< engines per rank, each with an endpoint of its own

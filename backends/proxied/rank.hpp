@@ -29,6 +29,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -92,19 +93,25 @@ class proxied_rank {
   /// What the destructor does, for those who want to know. Collective; nothing but the destructor
   /// may be called after it.
   ///
-  /// @param patience_ns  for a proxy thread to come back from the wire
+  /// @param patience_ns  for the proxy threads to come back from the wire; above `closing_ns` it
+  ///                     counts as that, since the other ranks wait no longer
   /// @par Errors  `transport_failed` where one did not: it, the window, the rings and the endpoints
-  ///              of this rank stay until the process ends; a window of the caller must stay too
+  ///              of this rank stay until the process ends
   result<void> close(std::uint64_t patience_ns = stopping_ns) {
     if (std::exchange(closed_, true)) return {};
-    // Release, pairs with the acquire in `look`.
-    parts_->closing.store(true, std::memory_order_release);
+    // In one order with `attentive::look`: no thread begins to look any more.
+    parts_->closing.store(true);
     const bool works =
         !parts_->drivers.empty() && !parts_->noticed.failed() && !state().fault.failed();
     const bool met = works && meeting_.barrier(closing_ns).has_value();
+    for (const auto& d : parts_->drivers) d->request_stop();
+    const auto end = std::chrono::steady_clock::now() +
+                     std::chrono::nanoseconds(std::min(patience_ns, closing_ns));
     std::size_t stuck = 0;
-    for (const auto& d : parts_->drivers) {
-      stuck += d->stop(stuck == 0 ? patience_ns : patience_ns / 8) ? 0 : 1;
+    for (const auto& d : parts_->drivers) stuck += d->stop_until(end) ? 0 : 1;
+    // A thread that is left behind may be here instead of in the wire, for `hearsay_ns` at most.
+    for (const attentive& a : parts_->watched) {
+      while (a.looks.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     // Nobody posts any more: what still arrives can be taken before an endpoint goes.
     if (met) (void)meeting_.barrier(closing_ns);
@@ -158,20 +165,31 @@ class proxied_rank {
 
   /// An engine that also looks at the bootstrap.
   struct attentive {
+    attentive(machinery* its, engine_type* one) : all(its), engine(one) {}
+
     machinery* all;
     engine_type* engine;
+    std::atomic<bool> looks = false;  ///< the bootstrap is in use
+
+    void look() {
+      // In one order with `close`: this sees that the rank closes, or `close` sees that this looks.
+      looks.store(true);
+      if (!all->closing.load()) all->look();
+      looks.store(false);
+    }
   };
 
   /// All that proxy threads touch.
   struct machinery {
     explicit machinery(bootstrap& its) : meeting(its) {}
 
-    bootstrap& meeting;                                 ///< not looked at once the rank closes
+    bootstrap& meeting;  ///< may be gone once the rank has closed
+    std::shared_ptr<const void> window_owner;
     std::unique_ptr<proxied_detail::rank_state> state;  ///< its fault is what waiters see
     proxy::fault_cell noticed;                          ///< by the engines
     std::unique_ptr<ports_type> ports;
     std::vector<std::unique_ptr<engine_type>> engines;
-    std::vector<attentive> watched;
+    std::deque<attentive> watched;
     std::atomic<bool> closing = false;
     std::atomic<bool> looking = false;
     std::vector<std::unique_ptr<proxy::driver>> drivers;  ///< last made, first stopped
@@ -185,6 +203,7 @@ class proxied_rank {
         options_(options),
         parts_(std::make_shared<machinery>(meeting)),
         executor_(options.workers) {
+    parts_->window_owner = options.window_owner;
     options_.ranks = meeting.size();
     if (options_.nodes.empty()) options_.nodes = meeting.nodes();
     if (!options_.window.empty()) options_.window_bytes = options_.window.size();
@@ -240,15 +259,15 @@ class proxied_rank {
   }
 
   void start() {
-    for (const auto& e : parts_->engines) parts_->watched.push_back({parts_.get(), e.get()});
+    for (const auto& e : parts_->engines) parts_->watched.emplace_back(parts_.get(), e.get());
     std::vector<proxy::driven> all;
     for (attentive& a : parts_->watched) {
       all.push_back(
           {&a,
            [](void* p) {
-             const auto* both = static_cast<attentive*>(p);
+             auto* const both = static_cast<attentive*>(p);
              const bool moved = both->engine->step();
-             both->all->look();
+             both->look();
              return moved;
            },
            [](void* p) { static_cast<attentive*>(p)->engine->watch(); },
@@ -287,9 +306,6 @@ class proxied_rank {
 /// Brings together what the engines and the bootstrap noticed, and tells the other ranks.
 template <class Wire>
 void proxied_rank<Wire>::machinery::look() {
-  // Acquire, pairs with the store in `close`: then a peer may have closed before this rank, and the
-  // bootstrap may be gone.
-  if (closing.load(std::memory_order_acquire)) return;
   if (meeting.healthy() && !noticed.failed() && !state->fault.failed()) return;
   if (looking.exchange(true)) return;
   if (!state->fault.failed()) state->fault.report(explained());

@@ -62,17 +62,13 @@ class shared_segment {
         "/proc/" + std::to_string(where.process) + "/fd/" + std::to_string(where.descriptor);
     struct stat file {};  // before it is opened: opening what is not meant might do something
     if (::stat(path.c_str(), &file) != 0) return unreachable("stat", path);
-    const bool meant = file.st_dev == where.device && file.st_ino == where.file;
-    const auto found = static_cast<std::uint64_t>(file.st_size);
-    if (!meant || found != where.bytes) {
-      return failure{errc::mismatch, "shared_segment::open",
-                     path + (meant ? "" : " is another file: it") + " has " +
-                         std::to_string(found) + " bytes, expected " + std::to_string(where.bytes) +
-                         "; the ranks of a node must share a process namespace"};
-    }
+    if (auto meant = expect(where, file, path); !meant) return meant.error();
     shared_segment made;
     made.descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (made.descriptor_ < 0) return unreachable("open", path);
+    // The process may have ended between, and its number be another's.
+    if (::fstat(made.descriptor_, &file) != 0) return unreachable("fstat", path);
+    if (auto meant = expect(where, file, path); !meant) return meant.error();
     constexpr int fixed = F_SEAL_SHRINK | F_SEAL_GROW;
     if ((::fcntl(made.descriptor_, F_GET_SEALS) & fixed) != fixed) {
       return failure{errc::mismatch, "shared_segment::open", path + " could change its size"};
@@ -112,6 +108,16 @@ class shared_segment {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
  private:
+  [[nodiscard]] static result<void> expect(const address& where, const struct stat& file,
+                                           const std::string& path) {
+    const bool meant = file.st_dev == where.device && file.st_ino == where.file;
+    const auto found = static_cast<std::uint64_t>(file.st_size);
+    if (meant && found == where.bytes) return {};
+    return failure{errc::mismatch, "shared_segment::open",
+                   path + (meant ? "" : " is another file: it") + " has " + std::to_string(found) +
+                       " bytes, expected " + std::to_string(where.bytes) +
+                       "; the ranks of a node must share a process namespace"};
+  }
   [[nodiscard]] static failure system_failure(const char* call, std::uint64_t bytes) {
     return {std::error_code(errno, std::system_category()), call,
             std::to_string(bytes) + " bytes of shared memory"};

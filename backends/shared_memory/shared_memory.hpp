@@ -85,25 +85,33 @@ class shared_memory {
   [[nodiscard]] std::span<std::byte> window() const noexcept {
     return {state_->own().window, state_->window_bytes};
   }
+  /// Keeps the windows mapped for as long as it lives.
+  [[nodiscard]] std::shared_ptr<const void> window_owner() const noexcept { return segments_; }
   [[nodiscard]] std::uint32_t signals() const noexcept { return state_->signals; }
 
   /// Of the node's ranks, without the bootstrap. One that timed out counts as having come.
   [[nodiscard]] result<void> barrier(std::uint64_t timeout_ns) {
     if (result<void> well = fault(); !well) return well;
     shared_memory_detail::rank_state& s = *state_;
-    // Release, pairs with the acquire in `behind` of the other ranks.
-    const std::uint64_t round = host_memory::fetch_add(s.own().arrivals, 1) + 1;
+    // Pairs with the acquire in `came` of the other ranks.
+    host_memory::signal_store(s.own().arrivals, ++round_);
     const std::uint64_t start = s.now_ns();
-    while (true) {
-      const std::vector<std::int32_t> missing = behind(round);
-      if (missing.empty()) return {};
-      if (s.failed()) return fault();
-      if (s.now_ns() - start > timeout_ns) {
-        return failure{errc::timed_out, "shared_memory::barrier",
-                       "did not come: " + name_ranks(missing)};
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      while (!came(i)) {
+        if (s.failed()) return fault();
+        if (s.now_ns() - start > timeout_ns) {
+          std::vector<std::int32_t> missing;
+          for (std::size_t late = i; late < ranks_.size(); ++late) {
+            if (!came(late)) missing.push_back(ranks_[late]);
+          }
+          if (missing.empty()) return {};
+          return failure{errc::timed_out, "shared_memory::barrier",
+                         "did not come: " + name_ranks(missing)};
+        }
+        host_memory::relax();
       }
-      host_memory::relax();
     }
+    return {};
   }
 
   [[nodiscard]] result<void> fault() const {
@@ -114,6 +122,10 @@ class shared_memory {
   /// Puts and signals to other ranks so far.
   [[nodiscard]] std::uint64_t messages() const noexcept {
     return host_memory::load_acquire(&state_->messages);
+  }
+  /// Bytes put to other ranks, and asked for through `peer_pointer`.
+  [[nodiscard]] std::uint64_t bytes() const noexcept {
+    return host_memory::load_acquire(&state_->bytes);
   }
   /// Nobody wrote beside the window.
   [[nodiscard]] bool intact() const noexcept {
@@ -162,7 +174,7 @@ class shared_memory {
     if (!all) return all.error();
     if (auto mapped = map(*all, std::move(*own)); !mapped) return mapped;
     if (auto met = meeting_.barrier(timeout_ns); !met) return met;
-    for (shared_segment& each : segments_) each.close();
+    for (shared_segment& each : *segments_) each.close();
     return {};
   }
 
@@ -186,8 +198,8 @@ class shared_memory {
     for (std::size_t r = 0; r < places.size(); ++r) {
       if (places[r].node != places[self].node) continue;
       if (r == self) {
-        state_->rank = static_cast<std::int32_t>(segments_.size());
-        segments_.push_back(std::move(own));
+        state_->rank = static_cast<std::int32_t>(segments_->size());
+        segments_->push_back(std::move(own));
       } else {
         shared_segment::address where;
         if (all[r].size() != sizeof where) {
@@ -202,10 +214,10 @@ class shared_memory {
           why.detail = "the memory of rank " + std::to_string(r) + ", " + why.detail;
           return why;
         }
-        segments_.push_back(std::move(*opened));
+        segments_->push_back(std::move(*opened));
       }
       ranks_.push_back(static_cast<std::int32_t>(r));
-      state_->peers.push_back(parts_of(segments_.back()));
+      state_->peers.push_back(parts_of(segments_->back()));
     }
     state_->window_bytes = options_.window_bytes;
     state_->signals = options_.signals;
@@ -214,22 +226,20 @@ class shared_memory {
     return {};
   }
 
-  /// The ranks, by their numbers in the job, that have not come to this barrier.
-  [[nodiscard]] std::vector<std::int32_t> behind(std::uint64_t round) const {
-    std::vector<std::int32_t> missing;
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      // Acquire, pairs with the fetch_add in `barrier`.
-      const std::uint64_t came = host_memory::signal_acquire(state_->peers[i].arrivals);
-      if (static_cast<std::int64_t>(came - round) < 0) missing.push_back(ranks_[i]);
-    }
-    return missing;
+  /// True once rank `i` of the node is in this rank's round of barriers.
+  [[nodiscard]] bool came(std::size_t i) const noexcept {
+    // Acquire, pairs with the signal_store in `barrier`.
+    return static_cast<std::int64_t>(host_memory::signal_acquire(state_->peers[i].arrivals) -
+                                     round_) >= 0;
   }
 
   bootstrap& meeting_;
   shared_memory_options options_;
   std::unique_ptr<shared_memory_detail::rank_state> state_;
-  std::vector<shared_segment> segments_;  ///< [rank of the node]
-  std::vector<std::int32_t> ranks_;       ///< their numbers in the job
+  std::shared_ptr<std::vector<shared_segment>> segments_ =  ///< [rank of the node]
+      std::make_shared<std::vector<shared_segment>>();
+  std::vector<std::int32_t> ranks_;  ///< their numbers in the job
+  std::uint64_t round_ = 0;          ///< of barriers
   executor_type executor_;
 };
 

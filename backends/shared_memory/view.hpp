@@ -36,8 +36,9 @@ struct rank_state {
   std::uint32_t signals = 0;
   std::uint32_t channels = 1;
   bootstrap* job = nullptr;
-  proxy::fault_cell fault;  ///< what this rank did wrong; of deaths the bootstrap knows
-  std::uint64_t messages = 0;
+  proxy::fault_cell fault;     ///< what this rank did wrong; of deaths the bootstrap knows
+  std::uint64_t messages = 0;  ///< and bytes, to other ranks
+  std::uint64_t bytes = 0;
 
   [[nodiscard]] const mapped_rank& own() const noexcept {
     return peers[static_cast<std::size_t>(rank)];
@@ -77,7 +78,9 @@ class shared_memory_view {
   [[nodiscard]] std::byte* peer_pointer(std::int32_t peer, std::uint64_t offset,
                                         std::uint64_t bytes) const noexcept {
     const bool known = peer >= 0 && peer < size();
-    return known && inside(offset, bytes) ? of(peer).window + offset : nullptr;
+    if (!known || !inside(offset, bytes)) return nullptr;
+    if (peer != rank()) (void)host_memory::fetch_add(&state_->bytes, bytes);
+    return of(peer).window + offset;
   }
 
   template <ThreadGroup Group>
@@ -97,7 +100,10 @@ class shared_memory_view {
     if (r.bytes != 0) std::memcpy(to.window + r.dst_offset, r.src, r.bytes);
     // Release, pairs with the peer's signal_acquire in read_signal.
     if (r.signal != no_signal) host_memory::signal_add(to.words + r.signal, 1);
-    if (r.peer != rank()) (void)host_memory::fetch_add(&state_->messages, 1);
+    if (r.peer != rank()) {
+      (void)host_memory::fetch_add(&state_->messages, 1);
+      (void)host_memory::fetch_add(&state_->bytes, r.bytes);
+    }
     return op_status::ok;
   }
 

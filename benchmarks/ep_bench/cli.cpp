@@ -162,7 +162,7 @@ const std::vector<option>& table() {
          return number<int>(t, 1, 4096, o.config.ranks);
        }},
       {"--nodes", "N|S0,S1,..",
-       "simulated wires and hosts of --spawn: how many nodes, or the ranks of each; else 8 each",
+       "how many nodes, or the ranks of each; else 8 each, and with --spawn one for all",
        [](options& o, text t) { return parse_nodes(t, o.node_sizes); }},
       {"--gpus", "G", "peer-memory: the same as --ranks",
        [](options& o, text t) { return number<int>(t, 1, 4096, o.config.ranks); }},
@@ -257,13 +257,7 @@ const std::vector<option>& table() {
        true},
       {"--spawn", "R",
        "libfabric: starts R ranks; left out: RANK, WORLD_SIZE, .. say which this is",
-       [](options& o, text t) {
-         const std::string wrong = number<int>(t, 1, 256, o.spawn);
-         if (wrong.empty()) o.config.ranks = o.spawn;
-         o.ranks_given = true;
-         return wrong;
-       },
-       true},
+       [](options& o, text t) { return number<int>(t, 1, 256, o.spawn); }},
       gdaki_option("--nic", "thread|block",
                    "gdaki wires: what plays the NICs, a host thread or a block of the GPU",
                    [](options& o, text t) { return choose(nics, t, o.nic); }),
@@ -311,6 +305,8 @@ std::string help() {
   return text;
 }
 
+const std::string process_wires = "libfabric:PROVIDER or hybrid:shm+libfabric:PROVIDER";
+
 parsed refuse(const std::string& why) {
   return {.asked = {}, .status = exit_refused, .message = "ep_bench: " + why};
 }
@@ -323,6 +319,15 @@ parsed complete(options asked) {
     return refuse("--exec cuda needs a build with CUDA (EPTRANSPORT_CUDA=ON); use cpu");
   }
 #endif
+  const bool fabric = has_processes(asked.wires[0]);
+  if (const int all = fabric ? processes_of(asked) : 0; all > 0) {
+    if (asked.ranks_given && config.ranks != all) {
+      return refuse("--ranks " + std::to_string(config.ranks) + " of " + std::to_string(all) +
+                    " processes; leave it out");
+    }
+    config.ranks = all;
+    asked.ranks_given = true;
+  }
   if (const std::string wrong = place_on_nodes(asked); !wrong.empty()) return refuse(wrong);
   const auto format = support::parse_format(asked.format, config.hidden);
   if (!format) return refuse("--format " + format.error().detail);
@@ -333,14 +338,13 @@ parsed complete(options asked) {
     return refuse("--returns must be fp32 or what --values is");
   }
   if (config.copy_baseline) config.schedule = run_mode::free;
-  const bool fabric = has_processes(asked.wires[0]);
   const bool proxied = fabric || (asked.wires.size() == 1 && asked.wires[0].starts_with("proxy:"));
   if (!proxied && !asked.proxied_option.empty()) {
     return refuse(asked.proxied_option + " is for --wire " + with_commas(support::proxied_wires()) +
-                  " or libfabric:PROVIDER");
+                  " or " + process_wires);
   }
   if (!fabric && (asked.spawn != 0 || asked.strict)) {
-    return refuse("--spawn and --strict are for --wire libfabric:PROVIDER");
+    return refuse("--spawn and --strict are for --wire " + process_wires);
   }
   if (fabric && asked.spawn == 0 && !asked.node_sizes.empty()) {
     return refuse("--nodes needs --spawn: a launcher's hosts say which ranks share a node");
@@ -453,7 +457,6 @@ parsed parse(int count, const char* const* arguments) {
     }
     if (name == "--strict") {
       asked.strict = true;
-      asked.proxied_option = name;
       continue;
     }
     if (name == "--memcpy-baseline") {

@@ -56,7 +56,6 @@ int refuse(const std::string& why) {
 }
 
 int spawn(const options& asked, support::run_config config, std::vector<measurement>& rows) {
-  config.ranks = asked.spawn;
   auto started = support::rank_processes::start(asked.spawn, [&](bootstrap_options who) {
     std::unique_ptr<bootstrap> meeting;
     if (!config.nodes.empty()) {  // simulated hosts
@@ -80,7 +79,6 @@ int spawn(const options& asked, support::run_config config, std::vector<measurem
 int run_launched(const options& asked, support::run_config config, std::vector<measurement>& rows) {
   const auto launch = rank_launch::from_environment();
   if (!launch) return refuse(launch.error().message() + "; or use --spawn R");
-  config.ranks = launch->size;
   std::unique_ptr<bootstrap> meeting;
   const support::rank_outcome own =
       join_and_run(launch->options(), config, fabric_of(asked), meeting);
@@ -102,6 +100,12 @@ int run_launched(const options& asked, support::run_config config, std::vector<m
 }
 
 }  // namespace
+
+int processes_of(const options& asked) {
+  if (asked.spawn > 0) return asked.spawn;
+  const auto launch = rank_launch::from_environment();
+  return launch ? launch->size : 0;
+}
 
 int run_libfabric(const options& asked, std::vector<measurement>& rows) {
   support::run_config config = asked.config;

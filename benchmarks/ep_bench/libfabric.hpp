@@ -25,6 +25,9 @@ inline constexpr std::string_view pair_prefix = "hybrid:shm+libfabric:";
   return wire.starts_with(libfabric_prefix) || wire.starts_with(pair_prefix);
 }
 
+/// How many ranks there will be: as `--spawn` or a launcher's variables say; 0: nothing does.
+[[nodiscard]] int processes_of(const options& asked);
+
 /// Runs it and appends one row, on rank 0 of a launcher or where the ranks were spawned.
 ///
 /// @returns 0 if it ran, verified or not; otherwise the status to exit with, its reason printed

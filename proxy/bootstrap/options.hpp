@@ -29,7 +29,9 @@ struct bootstrap_options {
 
   std::uint64_t timeout_ns = 120'000'000'000;  ///< for `join`
   std::uint64_t beat_ns = 1'000'000'000;  ///< between signs of life; rank 0's value holds for all
-  std::uint64_t silence_ns = 5'000'000'000;  ///< without one, a rank is lost; rank 0's value holds
+  /// Without a beat, a rank is lost; rank 0's value holds. Until it is known, how long this rank
+  /// waits for an answer at rank 0's address before it tries again.
+  std::uint64_t silence_ns = 5'000'000'000;
 };
 
 }  // namespace eptransport

@@ -60,7 +60,10 @@ class CommandLine(unittest.TestCase):
         self.refused("--nic is for --wire gdaki:efa", "--nic", "thread")
         self.refused("--nic block needs --exec cuda", "--wire", "gdaki:efa", "--nic", "block")
         self.refused("peer-memory needs --exec cuda", "--wire", "peer-memory")
-        self.refused("--spawn is for --wire proxy:memory", "--wire", "nvlink", "--spawn", "2")
+        self.refused("--spawn and --strict are for --wire libfabric:PROVIDER or hybrid:shm+",
+                     "--wire", "proxy:memory", "--spawn", "2")
+        for spawn in (("--spawn", "3", "--ranks", "2"), ("--ranks", "2", "--spawn", "3")):
+            self.refused("--ranks 2 of 3 processes", "--wire", "libfabric:tcp", *spawn)
 
     def test_a_run_is_verified_and_its_json_says_so(self):
         for wire in ("nvlink", "efa-proxy", "proxy:memory", "proxy:srd", "gdaki:efa", "gdaki:mlx5"):

@@ -80,7 +80,9 @@ struct libfabric_process {
     }
     // Closing is collective, and a case may end with a barrier that one rank stays away from.
     if (!leaving.barrier(patience_ns)) out.add("the others did not come to the end of the case");
-    if (made && !(*made)->intact()) out.add("a window's guard zone is damaged");
+    if (!made) return;
+    if (!(*made)->intact()) out.add("a window's guard zone is damaged");
+    if (const auto closed = (*made)->close(); !closed) out.add(closed.error().message());
   }
 };
 

@@ -64,6 +64,7 @@ struct pair_process {
     if (!inside) return out.add(inside.error().message());
     eptransport::proxied_options options = to_proxied_options(request);
     options.window = (*inside)->window();
+    options.window_owner = (*inside)->window_owner();
     options.nodes = meeting.nodes();
     options.counter_start = 0;
     options.engine.eager = 256;
@@ -80,6 +81,7 @@ struct pair_process {
     if (!both) out.add(both.error().message());
     if (!leaving.barrier(patience_ns)) out.add("the others did not come to the end of the case");
     if (!(*inside)->intact()) out.add("a window's guard zone is damaged");
+    if (const auto closed = (*between)->close(); !closed) out.add(closed.error().message());
   }
 };
 

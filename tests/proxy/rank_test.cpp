@@ -85,12 +85,16 @@ bool soon(const Condition& done) {
 }
 
 TEST(ProxiedRank, AThreadThatTheWireKeepsIsLeftBehind) {
-  lock_of_a_peer lock;
+  static lock_of_a_peer lock;  // the threads may look at it for as long as they live
   support::meeting_room room(1);
+  auto memory = std::make_shared<std::vector<std::byte>>(4096);
+  const std::weak_ptr<std::vector<std::byte>> window = memory;
   {
     support::in_process_bootstrap meeting(room, 0);
     auto rank = proxied_rank<locked_wire>::create(
-        meeting, {.window_bytes = 4096, .signals = 1, .comms = 2}, {.lock = &lock});
+        meeting, {.window = *memory, .window_owner = memory, .signals = 1, .comms = 2},
+        {.lock = &lock});
+    memory.reset();
     ASSERT_TRUE(rank) << rank.error().message();
     lock.held = true;
     ASSERT_TRUE(soon([&] { return lock.waited_for.load(); }));
@@ -102,6 +106,7 @@ TEST(ProxiedRank, AThreadThatTheWireKeepsIsLeftBehind) {
               std::string::npos)
         << closed.error().message();
   }
+  EXPECT_FALSE(window.expired()) << "what a thread that was left behind may write to";
   // The rank and its bootstrap are gone; the threads come back to what was kept for them, and end.
   lock.held = false;
   ASSERT_TRUE(soon([&] { return lock.looks.load() > 0; }));
@@ -111,7 +116,42 @@ TEST(ProxiedRank, AThreadThatTheWireKeepsIsLeftBehind) {
   EXPECT_EQ(lock.looks.load(), looks) << "they go on";
 }
 
-TEST(ProxiedRank, ClosesOnceAndInOrder) {
+/// Takes its time to say how the job is.
+class slow_bootstrap final : public support::in_process_bootstrap {
+ public:
+  using in_process_bootstrap::in_process_bootstrap;
+  [[nodiscard]] bool healthy() const noexcept override {
+    while (held.load()) {
+      asked = true;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return true;
+  }
+  std::atomic<bool> held = false;
+  mutable std::atomic<bool> asked = false;
+};
+
+TEST(ProxiedRank, NoThreadThatIsLeftBehindLooksAtTheBootstrap) {
+  lock_of_a_peer lock;
+  support::meeting_room room(1);
+  slow_bootstrap meeting(room, 0);
+  auto rank = proxied_rank<locked_wire>::create(meeting, {.window_bytes = 4096, .signals = 1},
+                                                {.lock = &lock});
+  ASSERT_TRUE(rank) << rank.error().message();
+  meeting.held = true;
+  ASSERT_TRUE(soon([&] { return meeting.asked.load(); }));
+  std::atomic<bool> answered = false;
+  std::thread answer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    answered = true;
+    meeting.held = false;
+  });
+  (void)(*rank)->close(1'000'000);
+  EXPECT_TRUE(answered.load()) << "closed while its thread was in the bootstrap";
+  answer.join();
+}
+
+TEST(ProxiedRank, ClosesOnce) {
   lock_of_a_peer lock;
   support::meeting_room room(1);
   support::in_process_bootstrap meeting(room, 0);

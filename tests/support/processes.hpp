@@ -102,20 +102,6 @@ class rank_processes {
     return false;
   }
 
-  /// Until the child has ended; false at the deadline. `wait` still hears it.
-  [[nodiscard]] bool ended(std::int32_t rank, std::chrono::milliseconds patience) const {
-    const auto end = std::chrono::steady_clock::now() + patience;
-    const auto child = static_cast<id_t>(children_[static_cast<std::size_t>(rank)].process);
-    while (std::chrono::steady_clock::now() < end) {
-      siginfo_t how{};
-      if (::waitid(P_PID, child, &how, WEXITED | WNOHANG | WNOWAIT) == 0 && how.si_pid != 0) {
-        return true;
-      }
-      (void)::usleep(1000);
-    }
-    return false;
-  }
-
   /// Hears all of them to the end; whoever is not done by then is killed.
   std::vector<ending> wait(std::chrono::milliseconds patience) {
     const auto end = std::chrono::steady_clock::now() + patience;

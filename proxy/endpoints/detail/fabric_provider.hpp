@@ -34,7 +34,7 @@ struct fabric_options {
   /// environment says in EPT_PROVIDER; if it says nothing, the first of `best_providers` there is.
   std::string provider{};
   /// Comm k uses the domain of entry k modulo their number, such as "eth0" or "rdmap0s6"; empty:
-  /// the first that the provider offers.
+  /// the first that is hardware with its link up, else the first that the provider offers.
   std::vector<std::string> domains{};
   domain_sharing sharing = domain_sharing::automatic;
   /// Imitates the narrowest wire over any provider: messages of at most 8 KiB, 32 bits of

@@ -29,6 +29,9 @@ struct pair_world : lone_rank {
   [[nodiscard]] std::uint64_t messages(int rank) const {
     return lone_rank::messages(rank) + inside.messages();
   }
+  [[nodiscard]] std::uint64_t bytes(int rank) const {
+    return lone_rank::bytes(rank) + inside.bytes();
+  }
 };
 
 struct pair_setting {
@@ -52,6 +55,7 @@ struct pair_setting {
                                                       .counter_start = options.counter_start});
   if (!inside) return inside.error();
   options.window = (*inside)->window();
+  options.window_owner = (*inside)->window_owner();
   options.nodes = meeting.nodes();
   options.counter_start = 0;
   const auto between = libfabric::create(meeting, options, fabric);

@@ -75,10 +75,11 @@ TEST(Driver, StopsAThreadOrSaysThatItDoesNotComeBack) {
   const auto nothing = [](void*) {};
   driver thread({{&both, step, nothing, nothing}}, {.idle = polite});
   ASSERT_TRUE(soon([&] { return inside.load(); }));
-  EXPECT_FALSE(thread.stop(5'000'000));
+  using clock = std::chrono::steady_clock;
+  EXPECT_FALSE(thread.stop_until(clock::now() + std::chrono::milliseconds(5)));
   held = false;
-  EXPECT_TRUE(thread.stop(20'000'000'000));
-  EXPECT_TRUE(thread.stop(0));
+  EXPECT_TRUE(thread.stop_until(clock::now() + std::chrono::seconds(20)));
+  EXPECT_TRUE(thread.stop_until(clock::now()));
 }
 
 TEST(Driver, PinsOnlyWhenAskedAndReportsWhereItRuns) {
