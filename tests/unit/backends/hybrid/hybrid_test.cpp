@@ -92,7 +92,8 @@ struct served_wire {
 };
 
 TEST(HybridView, WhoeverWaitsServesBothWires) {
-  for (const auto [first, second] : {std::pair(true, false), {false, true}, {false, false}}) {
+  for (const auto& [first, second] :
+       {std::pair(true, false), std::pair(false, true), std::pair(false, false)}) {
     std::uint64_t inside = 0;
     std::uint64_t between = 0;
     std::uint64_t clock = 0;
