@@ -303,7 +303,8 @@ TEST(BootstrapJoin, WithoutDescriptorsItIsAnError) {
     options.timeout_ns = 20 * ms;
     try {  // the undefined-behaviour sanitizer meets a type for the first time with descriptors
       (void)boost::asio::ip::make_address("none");
-    } catch (const std::exception&) {
+    } catch (const std::exception& thrown) {
+      if (*thrown.what() == '\0') return "no reason";
     }
     const std::size_t used = support::count_descriptors();
     const auto free_port = listening_socket::open("127.0.0.1", 0)->port();
