@@ -5,7 +5,8 @@
 /// Ranks meet through a bootstrap, then talk through the ports of a wire. Building is collective:
 /// window and engines first, then the comparison of settings, the exchange of addresses, and a
 /// barrier, after which every rank takes what the others post. Teardown begins with a barrier,
-/// because a peer's data may move only while its target polls.
+/// because a peer's data may move only while its target polls, and has a second one once no thread
+/// of this rank posts any more, after which what still arrives is taken and the endpoints go.
 ///
 /// A wire may keep a proxy thread for ever: shm takes locks in memory that a peer shares, and one
 /// that stopped or died with such a lock in its hand gives it back to nobody. That thread is left

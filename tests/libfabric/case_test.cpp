@@ -467,7 +467,7 @@ void add_calls(case_list& list) {
   list.add_calls("O6 F7 a slow consumer", 2, slow, {}, a_slow_consumer);
   proxied_options amid{.window_bytes = 1 << 16, .signals = 2, .ring_slots = 1024};
   const std::string provider = provider_under_test(list.provider());
-  // Open: over tcp a rank has hung while it closed, once in six runs, all others of which passed.
+  // Open: over tcp a rank has hung while it closed, once in seven runs; six passed.
   const bool may_hang = address_sanitizer && provider == "tcp";
   if (!may_hang) list.add_calls("F16 closed amid puts", 3, amid, {}, closes_amid_puts);
   list.add("F19 eight transports in turn", 2,
