@@ -287,4 +287,74 @@ TEST(CudaWorkerBarrier, EndsAtItsDeadlineWhenABlockIsLate) {
   for (const std::uint64_t one : run(0, 30'000'000'000)) EXPECT_EQ(one, 1u);
 }
 
+/// All threads of a block add to counts in its scratch, then each warp reads them all.
+struct scratch_call {
+  worker_words* shared;
+  std::uint64_t* seen;  ///< [workers] sum of the block's counts
+
+  [[nodiscard]] EPT_HOST_DEVICE worker_words* words() const { return shared; }
+
+  template <class W>
+  EPT_DEVICE void operator()(const W& worker) const {
+    constexpr std::uint32_t counts = crew_scratch_bytes / 4;
+    auto* count = reinterpret_cast<std::uint32_t*>(worker.scratch());
+    const std::uint32_t threads = worker.members() * worker.threads();
+    const std::uint32_t first = worker.member() * worker.threads() + worker.thread();
+    for (std::uint32_t i = first; i < counts; i += threads) count[i] = 0;
+    (void)worker.crew_all(true);
+    for (std::uint32_t i = 0; i < counts; ++i) {
+      if (i % 7 == first % 7) device_memory::crew_add(count + i, 1 + blockIdx.x);
+    }
+    (void)worker.crew_all(true);
+    std::int64_t sum = 0;
+    for (std::uint32_t i = worker.thread(); i < counts; i += worker.threads()) sum += count[i];
+    sum = worker.sum(sum);
+    if (worker.thread() == 0) seen[worker.worker()] = static_cast<std::uint64_t>(sum);
+    (void)worker.last_to_leave();
+  }
+};
+
+TEST(CudaWorkerScratch, ACrewsThreadsCountTogetherAndApartFromOtherCrews) {
+  constexpr std::uint32_t warps = 4;
+  auto executor = cuda_executor::create(0, {.blocks = 3, .warps = warps});
+  ASSERT_TRUE(executor) << executor.error().message();
+  device_buffer<worker_words> words(1);
+  words.write({worker_words{}});
+  const device_buffer<std::uint64_t> seen(executor->workers(0));
+  ASSERT_TRUE(executor->launch(scratch_call{words.data(), seen.data()}, 0, nullptr));
+  ASSERT_TRUE(executor->synchronize());
+  std::uint64_t adds = 0;  // of a block's threads to all counts
+  for (std::uint32_t t = 0; t < warps * 32; ++t) {
+    for (std::uint32_t i = 0; i < crew_scratch_bytes / 4; ++i) adds += i % 7 == t % 7 ? 1 : 0;
+  }
+  const auto all = seen.read();
+  for (std::size_t w = 0; w < all.size(); ++w) EXPECT_EQ(all[w], adds * (1 + w / warps)) << w;
+}
+
+/// Quotients of bf16 values as quantising makes them, beside a division.
+__global__ void compare_quotients(std::uint64_t* differ) {
+  const std::uint32_t bits = blockIdx.x * blockDim.x + threadIdx.x;  // all finite bf16 values
+  if ((bits & 0x7f80u) == 0x7f80u || bits > 0xffffu) return;
+  const float value = __uint_as_float(bits << 16);
+  for (int above = 0; above < 2048; ++above) {  // largest of the block: this or a larger one
+    const std::uint32_t largest = (bits & 0x7fffu) + static_cast<std::uint32_t>(above);
+    if (largest >= 0x7f80u) return;
+    const float scale = __fdiv_rn(__uint_as_float(largest << 16), 448.0F);
+    if (scale < 0x1p-96F || scale > 0x1p120F) continue;
+    const float exact = __fdiv_rn(value, scale);
+    const float made = cuda_warp::quotient(value, scale, __fdiv_rn(1.0F, scale));
+    const bool same = device_memory::e4m3_pair(made, 0) == device_memory::e4m3_pair(exact, 0);
+    const bool close = __float_as_uint(made) == __float_as_uint(exact) || fabsf(exact) < 0x1p-12F;
+    if (!same || !close) device_memory::fetch_add(differ, 1);
+  }
+}
+
+TEST(CudaWarp, QuotientsAreWhatADivisionGives) {
+  device_buffer<std::uint64_t> differ(1);
+  differ.write({0});
+  compare_quotients<<<256, 256>>>(differ.data());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(differ.read()[0], 0u);
+}
+
 }  // namespace eptransport::cuda_worker_test

@@ -30,8 +30,10 @@ namespace detail {
 
 /// A rank's whole grid.
 template <class Call>
-EPT_KERNEL __launch_bounds__(max_block_threads) void run_call(const __grid_constant__ Call call) {
-  call(cuda_warp(blockIdx.x, gridDim.x, call.words()));
+EPT_KERNEL __launch_bounds__(max_block_threads,
+                             1) void run_call(const __grid_constant__ Call call) {
+  const Call& mine = shared_call<Call>(reinterpret_cast<const std::uint32_t*>(&call));
+  mine(cuda_warp(blockIdx.x, gridDim.x, mine.words()));
 }
 
 template <class Call>

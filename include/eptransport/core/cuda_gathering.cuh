@@ -54,20 +54,15 @@ namespace detail {
   return (table_calls(ranks) + ranks * call_bytes + 15) / 16 * 16;
 }
 
-/// All ranks' grids in one. The call is copied to shared memory: every field of it is read often.
+/// All ranks' grids in one.
 template <class Call>
-EPT_KERNEL __launch_bounds__(detail::max_block_threads) void run_calls(const std::byte* table,
-                                                                       std::uint32_t ranks) {
-  static_assert(std::is_trivially_copyable_v<Call> && sizeof(Call) % 4 == 0);
-  __shared__ alignas(16) std::uint32_t words[sizeof(Call) / 4];
+EPT_KERNEL __launch_bounds__(detail::max_block_threads, 1) void run_calls(const std::byte* table,
+                                                                          std::uint32_t ranks) {
   const std::uint32_t blocks = gridDim.x / ranks;
   const std::uint32_t rank = blockIdx.x / blocks;
-  if (table[rank] == std::byte{0}) return;
-  const auto* call =
-      reinterpret_cast<const std::uint32_t*>(table + table_calls(ranks) + rank * sizeof(Call));
-  for (std::uint32_t i = threadIdx.x; i < sizeof(Call) / 4; i += blockDim.x) words[i] = call[i];
-  __syncthreads();
-  const Call& mine = *reinterpret_cast<const Call*>(words);
+  if (device_memory::load(reinterpret_cast<const std::uint8_t*>(table + rank)) == 0) return;
+  const Call& mine = shared_call<Call>(
+      reinterpret_cast<const std::uint32_t*>(table + table_calls(ranks) + rank * sizeof(Call)));
   mine(cuda_warp(blockIdx.x % blocks, blocks, mine.words()));
 }
 

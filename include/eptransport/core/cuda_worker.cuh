@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace eptransport {
 
@@ -81,6 +82,13 @@ class cuda_warp {
     }
     return value;
   }
+  /// v / scale as a division rounds it, from `inverse`, the rounded 1 / scale: a product, put right
+  /// by its exact error (Markstein, IBM J. Res. Dev. 34, 1990). `scale` from 2^-96 to 2^120, and a
+  /// quotient that is too small for its error to be exact is below what e4m3 distinguishes from 0.
+  [[nodiscard]] EPT_DEVICE static float quotient(float v, float scale, float inverse) noexcept {
+    const float q = __fmul_rn(v, inverse);
+    return q == 0 ? q : __fmaf_rn(__fmaf_rn(-q, scale, v), inverse, q);
+  }
   /// Two roundings, as on the host; a fused multiply-add has one.
   [[nodiscard]] EPT_DEVICE static float multiply_add(float a, float w, float v) noexcept {
     return __fadd_rn(a, __fmul_rn(w, v));
@@ -131,6 +139,11 @@ class cuda_warp {
   [[nodiscard]] EPT_DEVICE static std::uint32_t members() noexcept { return warps(); }
   [[nodiscard]] EPT_DEVICE static bool crew_all(bool value) noexcept {
     return __syncthreads_and(value ? 1 : 0) != 0;
+  }
+
+  [[nodiscard]] EPT_DEVICE static std::byte* scratch() noexcept {
+    __shared__ alignas(16) std::byte bytes[crew_scratch_bytes];
+    return bytes;
   }
 
   [[nodiscard]] EPT_DEVICE arrival arrive() const noexcept {
@@ -240,8 +253,8 @@ class cuda_warp {
   /// One thread per block: true for the rank's last block, which makes the words zero again.
   [[nodiscard]] EPT_DEVICE bool depart() const noexcept {
     if (memory::fetch_add(&words_->departed, 1) + 1 != blocks_) return false;
-    memory::store_release(&words_->arrived, 0);
-    memory::store_release(&words_->departed, 0);
+    memory::store_relaxed(&words_->arrived, 0);  // read by the next launch at the earliest
+    memory::store_relaxed(&words_->departed, 0);
     return true;
   }
 
@@ -249,5 +262,20 @@ class cuda_warp {
   std::uint32_t blocks_;
   worker_words* words_;
 };
+
+namespace detail {
+
+/// Copies a call to the block's shared memory: functions out of line read its fields through
+/// pointers, which for a kernel's parameters would go to global memory. By the whole block, once.
+template <class Call>
+[[nodiscard]] EPT_DEVICE const Call& shared_call(const std::uint32_t* from) noexcept {
+  static_assert(std::is_trivially_copyable_v<Call> && sizeof(Call) % 4 == 0);
+  __shared__ alignas(16) std::uint32_t words[sizeof(Call) / 4];
+  for (std::uint32_t i = threadIdx.x; i < sizeof(Call) / 4; i += blockDim.x) words[i] = from[i];
+  __syncthreads();
+  return *reinterpret_cast<const Call*>(words);
+}
+
+}  // namespace detail
 
 }  // namespace eptransport

@@ -141,6 +141,27 @@ struct device_memory {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(global(word)), "l"(value) : "memory");
   }
 
+  /// Reads or writes a word of this rank's own workers and orders nothing: what decides is ordered
+  /// by a barrier, `depart`, or the end of a kernel.
+  [[nodiscard]] EPT_DEVICE static std::uint64_t load_relaxed(const std::uint64_t* word) noexcept {
+    std::uint64_t value = 0;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                 : "=l"(value)
+                 : "l"(global(word))
+                 : "memory");
+    return value;
+  }
+  EPT_DEVICE static void store_relaxed(std::uint64_t* word, std::uint64_t value) noexcept {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(global(word)), "l"(value) : "memory");
+  }
+
+  /// Adds to a word in a crew's scratch, which several of its threads add to; `crew_all` then shows
+  /// the sum to all.
+  EPT_DEVICE static void crew_add(std::uint32_t* word, std::uint32_t amount) noexcept {
+    asm volatile("red.relaxed.cta.shared::cta.add.u32 [%0], %1;" ::"r"(shared(word)), "r"(amount)
+                 : "memory");
+  }
+
   /// Turns 0 into `value`; true for the one caller that did. Pairs with itself and `load_acquire`.
   EPT_DEVICE static bool claim(std::uint64_t* word, std::uint64_t value) noexcept {
     std::uint64_t old = 0;
@@ -176,6 +197,13 @@ struct device_memory {
   [[nodiscard]] EPT_DEVICE static std::uint16_t e4m3_pair(float first, float second) noexcept {
     std::uint16_t both = 0;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(second), "f"(first));
+    return both;
+  }
+
+  /// Two fp32 values as bf16, round to nearest even, NaN becomes 0x7fff; the first in the low half.
+  [[nodiscard]] EPT_DEVICE static std::uint32_t bf16_pair(float first, float second) noexcept {
+    std::uint32_t both = 0;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
     return both;
   }
 

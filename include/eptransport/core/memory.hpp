@@ -14,6 +14,9 @@
 /// | `acquire_bulk`  | full proxy fence     | makes acquired bytes readable by bulk copies        |
 /// | `fetch_add`     | acq_rel, one rank    | itself: barriers among one rank's workers           |
 /// | `load_acquire`  | acquire, one rank    | `fetch_add`, `store_release`                        |
+/// | `load_relaxed`  | none                 | nothing: a barrier or the end of a kernel decides   |
+/// | `store_relaxed` | none                 | the same                                            |
+/// | `crew_add`      | none, one crew       | nothing: `crew_all` shows the sum                   |
 /// | `claim`         | acq_rel, one rank    | itself: the first fault wins                        |
 /// | `exchange_if`   | acq_rel, one rank    | itself: producers that share a queue's head         |
 /// | `entry_store`   | release, system      | `entry_load` of the proxy thread                    |
@@ -73,6 +76,17 @@ struct host_memory {
   static void store_release(std::uint64_t* word, std::uint64_t value) noexcept {
     std::atomic_ref(*word).store(value, std::memory_order_release);
   }
+
+  /// Reads or writes a word of this rank's own workers and orders nothing.
+  [[nodiscard]] static std::uint64_t load_relaxed(const std::uint64_t* word) noexcept {
+    return std::atomic_ref(*const_cast<std::uint64_t*>(word)).load(std::memory_order_relaxed);
+  }
+  static void store_relaxed(std::uint64_t* word, std::uint64_t value) noexcept {
+    std::atomic_ref(*word).store(value, std::memory_order_relaxed);
+  }
+
+  /// Adds to a word in a crew's scratch; a host thread is a crew by itself.
+  static void crew_add(std::uint32_t* word, std::uint32_t amount) noexcept { *word += amount; }
 
   /// Turns 0 into `value`; true for the one caller that did.
   static bool claim(std::uint64_t* word, std::uint64_t value) noexcept {

@@ -70,6 +70,9 @@ struct arrival {
   bool last = false;       ///< this crew was the last
 };
 
+/// Memory that a crew shares while a call runs.
+inline constexpr std::uint32_t crew_scratch_bytes = 24 * 1024;
+
 /// One of the thread groups that make up a rank's kernel.
 ///
 /// | expression          | meaning                                                             |
@@ -82,6 +85,8 @@ struct arrival {
 /// | `w.member()`        | index of this worker among the `w.members()` of its *crew*: workers |
 /// |                     | that meet at little cost (a block)                                  |
 /// | `w.crew_all(b)`     | the crew meets; true if all its workers passed true                 |
+/// | `w.scratch()`       | `crew_scratch_bytes` bytes, aligned to 16, that the crew shares; at |
+/// |                     | the start of a call they hold anything; `crew_all` orders accesses  |
 /// | `w.arrive()`        | the first half of a barrier, by whole crews, without waiting; in    |
 /// |                     | the last crew, which then sees all writes so far, `.last` is true   |
 /// | `w.complete(a,v,d)` | the second half, by one worker of each crew; then `crew_all`        |
@@ -95,6 +100,7 @@ concept Worker = ThreadGroup<W> && requires(const W& w, const View& view, std::u
   { w.member() } -> std::convertible_to<std::uint32_t>;
   { w.members() } -> std::convertible_to<std::uint32_t>;
   { w.crew_all(b) } -> std::convertible_to<bool>;
+  { w.scratch() } -> std::same_as<std::byte*>;
   { w.arrive() } -> std::same_as<arrival>;
   { w.complete(a, view, deadline) } -> std::convertible_to<bool>;
 };
@@ -169,6 +175,10 @@ class host_worker : public host_thread {
   [[nodiscard]] static constexpr std::uint32_t member() noexcept { return 0; }
   [[nodiscard]] static constexpr std::uint32_t members() noexcept { return 1; }
   [[nodiscard]] static constexpr bool crew_all(bool value) noexcept { return value; }
+  [[nodiscard]] static std::byte* scratch() noexcept {
+    alignas(16) static thread_local std::byte bytes[crew_scratch_bytes];
+    return bytes;
+  }
 
   [[nodiscard]] arrival arrive() const noexcept {
     if (count_ == 1) return {.full = 0, .last = true};

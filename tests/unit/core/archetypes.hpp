@@ -56,6 +56,7 @@ struct worker_group : group {
   [[nodiscard]] std::uint32_t member() const { return 0; }
   [[nodiscard]] std::uint32_t members() const { return 1; }
   [[nodiscard]] bool crew_all(bool value) const { return value; }
+  [[nodiscard]] std::byte* scratch() const { return nullptr; }
   [[nodiscard]] arrival arrive() const { return {}; }
   template <class View>
   [[nodiscard]] bool complete(const arrival&, const View&, std::uint64_t) const {

@@ -43,6 +43,16 @@ TEST(HostMemory, SignalsOfManyThreadsAddUp) {
   EXPECT_EQ(host_memory::signal_acquire(&word), std::uint64_t{3989});
 }
 
+TEST(HostMemory, RelaxedWordsAndACrewsCountsHoldWhatWasStored) {
+  std::uint64_t word = 3;
+  host_memory::store_relaxed(&word, 7);
+  EXPECT_EQ(host_memory::load_relaxed(&word), 7U);
+  std::uint32_t count = 1;
+  host_memory::crew_add(&count, 2);
+  host_memory::crew_add(&count, 3);
+  EXPECT_EQ(count, 6U);
+}
+
 TEST(HostMemory, OneThreadOfManyClaimsAWordAndItsValueStays) {
   for (int round = 0; round < 100; ++round) {
     std::uint64_t word = 0;

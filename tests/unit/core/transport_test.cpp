@@ -116,6 +116,9 @@ struct worker_members : worker_group {
 struct worker_crew_all : worker_group {
   void crew_all(bool) const {}
 };
+struct worker_scratch : worker_group {
+  void scratch() const {}
+};
 struct worker_arrive : worker_group {
   void arrive() const {}
 };
@@ -124,7 +127,7 @@ struct worker_complete : worker_group {
 };
 static_assert(!Worker<worker_member, view> && !Worker<worker_members, view>);
 static_assert(!Worker<worker_crew_all, view> && !Worker<worker_arrive, view>);
-static_assert(!Worker<worker_complete, view>);
+static_assert(!Worker<worker_complete, view> && !Worker<worker_scratch, view>);
 
 static_assert(TransportView<view, group> && !TransportView<view, int>);
 struct view_copy : view {
