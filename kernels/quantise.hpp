@@ -68,6 +68,27 @@ template <class G>
   }
 }
 
+/// Divides by the scale of one block. A GPU divides once for all its values, unless the scale is
+/// so extreme that a product could be off.
+template <class G>
+class divider {
+ public:
+  EPT_HOST_DEVICE explicit divider(float scale) noexcept
+      : scale_(scale), inverse_(scale >= 0x1p-96F && scale <= 0x1p120F ? 1.0F / scale : 0.0F) {}
+
+  EPT_NO_EXEC_CHECK
+  [[nodiscard]] EPT_HOST_DEVICE float operator()(float value) const noexcept {
+    if constexpr (!std::is_same_v<typename G::memory, host_memory>) {
+      if (inverse_ != 0) return G::quotient(value, scale_, inverse_);
+    }
+    return value / scale_;
+  }
+
+ private:
+  float scale_;
+  float inverse_;  // 0: not usable
+};
+
 /// The scale of a block, stored for all places; what its values are divided by.
 EPT_NO_EXEC_CHECK
 template <class G>
@@ -134,6 +155,7 @@ EPT_HOST_DEVICE void quantise_whole_blocks(const G& g, const fan& rows, const fa
     EPT_UNROLL
     for (int n = 0; n < shape::ahead; ++n) {
       const std::int64_t b = b0 + n * step + row;
+      if (b - row >= end) break;  // the same for all threads
       float largest = 0;
       for (const std::uint16_t bits : raw[n].value) {
         const float value = bf16_to_float(bits);
@@ -142,10 +164,11 @@ EPT_HOST_DEVICE void quantise_whole_blocks(const G& g, const fan& rows, const fa
       }
       largest = g.template maximum_of<shape::threads>(largest);
       const float scale = store_scale<G>(scales, b, largest, b < end && part == 0, how);
+      const divider<G> divide(scale);
       made_part<G> made;
       for (int i = 0; i < shape::values; i += 2) {
-        const float first = bf16_to_float(raw[n].value[i]) / scale;
-        const float second = bf16_to_float(raw[n].value[i + 1]) / scale;
+        const float first = divide(bf16_to_float(raw[n].value[i]));
+        const float second = divide(bf16_to_float(raw[n].value[i + 1]));
         const std::uint16_t both = e4m3_pair<G>(first, second);
         made.value[i] = static_cast<std::uint8_t>(both);
         made.value[i + 1] = static_cast<std::uint8_t>(both >> 8);

@@ -144,6 +144,31 @@ EPT_HOST_DEVICE void sum_tiles(const G& g, tile_sum<kPairs> (&sum)[kTiles], cons
   }
 }
 
+/// Adds tile c of the bias, if there is one, to the sums, rounds them, and stores tile c of `dst`.
+EPT_NO_EXEC_CHECK
+template <class Out, class G, int kPairs>
+EPT_HOST_DEVICE void finish_tile(tile_sum<kPairs>& sum, const std::byte* bias_row, std::byte* dst,
+                                 std::int64_t c) {
+  using out_tile = tile<Out, kPairs>;
+  if (bias_row != nullptr) {
+    const out_tile bias = reinterpret_cast<const out_tile*>(bias_row)[c];
+    for (int e = 0; e < kPairs; ++e) {
+      const two_floats v = Out::load_pair(bias.pair[e]);
+      sum.even[e] += v.even;
+      sum.odd[e] += v.odd;
+    }
+  }
+  out_tile out;
+  for (int e = 0; e < kPairs; ++e) {
+    if constexpr (!sum_shape<G>::host && std::is_same_v<Out, bf16_value>) {
+      out.pair[e] = G::memory::bf16_pair(sum.even[e], sum.odd[e]);  // a GPU's NaNs are all alike
+    } else {
+      out.pair[e] = Out::store_pair({sum.even[e], sum.odd[e]});
+    }
+  }
+  reinterpret_cast<out_tile*>(dst)[c] = out;
+}
+
 /// Sums columns [begin, end) of the rows, adds the bias, and rounds to `Out`. Out of line: it is
 /// the same for all sources.
 EPT_NO_EXEC_CHECK
@@ -154,7 +179,6 @@ EPT_NOINLINE EPT_HOST_DEVICE void sum_held(const G& g, std::byte* dst, const hel
   constexpr int pairs = sum_shape<G>::pairs;
   constexpr int tiles = sum_shape<G>::template tiles<In, Out>;
   constexpr std::int64_t columns = 2 * pairs;
-  using out_tile = tile<Out, pairs>;
   const std::uint64_t addresses = reinterpret_cast<std::uintptr_t>(dst) | held.addresses |
                                   reinterpret_cast<std::uintptr_t>(bias_row);
   const std::int64_t wide = aligned16(addresses) ? end / columns : begin / columns;
@@ -166,20 +190,7 @@ EPT_NOINLINE EPT_HOST_DEVICE void sum_held(const G& g, std::byte* dst, const hel
     EPT_UNROLL
     for (int n = 0; n < tiles; ++n) {
       const std::int64_t at = c + n * step;
-      if (at >= wide) continue;
-      if (bias_row != nullptr) {
-        const out_tile bias = reinterpret_cast<const out_tile*>(bias_row)[at];
-        for (int e = 0; e < pairs; ++e) {
-          const two_floats v = Out::load_pair(bias.pair[e]);
-          sum[n].even[e] += v.even;
-          sum[n].odd[e] += v.odd;
-        }
-      }
-      out_tile out;
-      for (int e = 0; e < pairs; ++e) {
-        out.pair[e] = Out::store_pair({sum[n].even[e], sum[n].odd[e]});
-      }
-      reinterpret_cast<out_tile*>(dst)[at] = out;
+      if (at < wide) finish_tile<Out, G>(sum[n], bias_row, dst, at);
     }
   }
   EPT_ROLLED
