@@ -15,6 +15,7 @@
 #include <eptransport/kernels/combine_receive.hpp>
 #include <eptransport/kernels/combine_rows.hpp>
 #include <eptransport/kernels/dispatch.hpp>
+#include <eptransport/kernels/few.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/leave.hpp>
@@ -99,18 +100,19 @@ template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE const std::byte* own_rows(const Context& ctx, const combine_input& in,
                                                         const combine_output& out,
                                                         const handle_parts& handle,
+                                                        const std::int64_t* received,
                                                         call_parts parts) {
   const geometry& geo = ctx.geo;
   if (parts != call_parts::both || in.y == nullptr) return nullptr;
   if (!returns_unchanged(geo, handle)) return nullptr;
   const auto y = reinterpret_cast<std::uintptr_t>(in.y);
   const auto result = reinterpret_cast<std::uintptr_t>(out.out);
-  const auto rows = static_cast<std::uint64_t>(received_rows(geo, handle.received));
+  const auto rows = static_cast<std::uint64_t>(received_rows(geo, received));
   const auto tokens = static_cast<std::uint64_t>(handle.header->tokens);
   const bool apart = result + tokens * geo.value_bytes <= y || y + rows * geo.value_bytes <= result;
   if (!apart) return nullptr;
   std::int64_t first = 0;
-  for (std::int32_t r = 0; r < geo.rank; ++r) first += handle.received[r];
+  for (std::int32_t r = 0; r < geo.rank; ++r) first += received[r];
   return static_cast<const std::byte*>(in.y) + static_cast<std::uint64_t>(first) * geo.value_bytes;
 }
 
@@ -130,7 +132,10 @@ EPT_NOINLINE EPT_HOST_DEVICE void return_piece(const Context& ctx, const combine
                          .choices = expert_wise ? geo.top_k : 1,
                          .weights = in.weights};
   std::byte* window = ctx.view.local();
-  const std::uint64_t place = geo.return_row(handle.return_base[to.source] + to.slot);
+  const bool slotted =
+      geo.message == message_shape::direct && handle.header->in.mode == dispatch_mode::slotted;
+  const std::int64_t base = slotted ? geo.rank * geo.max_tokens : handle.return_base[to.source];
+  const std::uint64_t place = geo.return_row(base + to.slot);
   std::byte* dst = to.source == geo.rank ? window + place
                    : geo.stores(to.source)
                        ? ctx.view.peer_pointer(to.source, place, geo.return_bytes)
@@ -206,12 +211,13 @@ EPT_HOST_DEVICE void return_some(const Context& ctx, const handle_parts& handle,
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void return_rows(const Context& ctx, const combine_input& in,
-                                 const handle_parts& handle, std::int64_t rows, bool stays) {
+                                 const handle_parts& handle, const std::int64_t* received,
+                                 std::int64_t rows, bool stays) {
   const geometry& geo = ctx.geo;
   const std::int64_t all = units_of(geo.hidden, unit_values);
   const bool alone = geo.message == message_shape::per_row;
   for_pieces(ctx.worker, rows, alone ? 1 : all, [&](const piece& part) {
-    const row_cursor cursor(geo, handle.received, part.row);
+    const row_cursor cursor(geo, received, part.row);
     return_piece(ctx, in, handle, *cursor, alone ? piece{part.row, 0, all} : part, stays);
   });
 }
@@ -259,7 +265,7 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   const std::int64_t rows = ctx.ok() ? received_rows(geo, handle.received) : 0;
   const bool readable = rows == 0 || expect_pointer(ctx, in.y, stage::combine_send);
   const bool pull = in.transfer == combine_transfer::pull;
-  if (!pull && readable) return_rows(ctx, in, handle, rows, stays);
+  if (!pull && readable) return_rows(ctx, in, handle, handle.received, rows, stays);
   if (pull && readable && rows > 0) {
     const auto at =
         static_cast<std::uint64_t>(static_cast<const std::byte*>(in.y) - ctx.view.local());
@@ -284,36 +290,118 @@ EPT_HOST_DEVICE void combine_send(const Context& ctx, const combine_input& in,
   return geo.message == message_shape::direct && transfer == combine_transfer::push && !exchange;
 }
 
-/// The send half where rows are stored into the peers' zones: whichever crew arrives last knows
-/// that all are, and tells the peers.
+/// How many rows went where, in the crew's scratch if they fit there: read often, by all its
+/// workers.
+struct row_counts {
+  const std::int64_t* received;  ///< [R]
+  const std::int64_t* sent;      ///< [R]
+
+  /// By the whole crew. `valid`: the handle is; the same in every worker.
+  EPT_NO_EXEC_CHECK
+  template <class Context>
+  [[nodiscard]] EPT_HOST_DEVICE static row_counts of(const Context& ctx, const handle_parts& handle,
+                                                     bool valid) {
+    const std::int64_t ranks = ctx.geo.ranks;
+    if (ranks * 16 > std::int64_t{crew_scratch_bytes}) return {handle.received, handle.sent};
+    auto* words = reinterpret_cast<std::int64_t*>(ctx.worker.scratch());
+    for_crew(ctx.worker, valid ? ranks : 0, [&](std::int64_t r) {
+      words[r] = handle.received[r];
+      words[ranks + r] = handle.sent[r];
+    });
+    (void)ctx.worker.crew_all(true);
+    return {words, words + ranks};
+  }
+};
+
+/// A combine whose rows are stored into the peers' zones: whichever crew arrives last knows that
+/// all are, and tells the peers; every crew waits for itself.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE arrival combine_store(const Context& ctx, const combine_input& in,
-                                                    const handle_parts& handle, bool valid,
-                                                    bool stays) {
-  const std::int64_t rows = valid && ctx.sound ? received_rows(ctx.geo, handle.received) : 0;
-  if (rows == 0 || expect_pointer(ctx, in.y, stage::combine_send)) {
-    return_rows(ctx, in, handle, rows, stays);
+EPT_HOST_DEVICE void combine_stored(const Context& ctx, const combine_input& in,
+                                    const combine_output& out, const handle_parts& handle,
+                                    call_parts parts, bool valid) {
+  const geometry& geo = ctx.geo;
+  const auto& worker = ctx.worker;
+  const row_counts counts = row_counts::of(ctx, handle, valid);
+  const bool send = has(parts, call_parts::send);
+  const bool fit = valid && ctx.sound;
+  const std::byte* own = fit ? own_rows(ctx, in, out, handle, counts.received, parts) : nullptr;
+  arrival stored{};
+  if (send) {
+    const std::int64_t rows = fit ? received_rows(geo, counts.received) : 0;
+    if (rows == 0 || expect_pointer(ctx, in.y, stage::combine_send)) {
+      return_rows(ctx, in, handle, counts.received, rows, own != nullptr);
+    }
+    stored = worker.arrive();
+    for (auto i = static_cast<std::int32_t>(worker.member());
+         stored.last && i + 1 < geo.ranks && ctx.ok();
+         i += static_cast<std::int32_t>(worker.members())) {
+      const std::int32_t peer = peer_at(geo, i);
+      if (counts.received[peer] == 0) continue;
+      (void)sent(
+          ctx,
+          ctx.view.signal(worker, ctx.channel, peer, geo.combine_signal(geo.rank), ctx.deadline),
+          stage::combine_send, peer);
+    }
   }
-  const arrival stored = ctx.worker.arrive();
-  if (stored.last) return_some(ctx, handle, ctx.worker.member(), ctx.worker.members());
-  return stored;
+  if (!has(parts, call_parts::receive)) return;
+  const combine_round round{.number = ctx.combines - (send ? 0 : 1),
+                            .next = ctx.epoch,
+                            .pull = false,
+                            .own = own,
+                            .sent = counts.sent,
+                            .slotted = valid && handle.header->in.mode == dispatch_mode::slotted,
+                            .valid = fit};
+  if (complete_returns(ctx, round, stored)) sum_returns(ctx, out, handle, round);
+}
+
+/// Whatever is not `combine_stored`. Out of line, so that stores do not step over it.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_NOINLINE EPT_HOST_DEVICE void combine_sent(const Context& ctx, const combine_input& in,
+                                               const combine_output& out,
+                                               const handle_parts& handle, call_parts parts,
+                                               bool valid, bool exchange) {
+  const bool send = has(parts, call_parts::send);
+  const combine_transfer transfer = send || !valid ? in.transfer : handle.header->transfer;
+  ctx.barrier(stage::combine_send);
+  if (exchange) empty_exchange(ctx);
+  const std::byte* own =
+      valid && ctx.sound ? own_rows(ctx, in, out, handle, handle.received, parts) : nullptr;
+  if (send) combine_send(ctx, in, handle, own != nullptr);
+  ctx.barrier(stage::combine_recv);
+  if (!has(parts, call_parts::receive)) return;
+  combine_receive(ctx, out, handle,
+                  {.number = ctx.combines - (send ? 0 : 1),
+                   .next = ctx.epoch + (exchange ? 1 : 0),
+                   .pull = transfer == combine_transfer::pull,
+                   .own = own,
+                   .sent = handle.sent,
+                   .slotted = false,
+                   .valid = valid && ctx.sound});
 }
 
 /// State changes of the lane when the last worker of a combine leaves.
 struct finish_combine {
   call_parts parts;
   bool exchanged;
-  handle_parts handle;
+  const handle_parts& handle;
   combine_transfer transfer;
   const geometry* stored;  ///< the peers' rows came by stores; else null
   std::uint64_t* returns_due;
 
-  EPT_HOST_DEVICE void operator()(lane_state& state) const {
-    if (state.status != 0) return;
-    for (std::int32_t peer = 0; stored != nullptr && peer < stored->ranks; ++peer) {
-      returns_due[stored->word(peer)] +=
-          static_cast<std::uint64_t>(owed_by(*stored, handle, peer, false));
+  EPT_NO_EXEC_CHECK
+  template <class W>
+  EPT_HOST_DEVICE void operator()(const W& worker, lane_state& state) const {
+    if (stored != nullptr && stored->sources != 1) {
+      for (std::int64_t peer = worker.thread(); peer < stored->ranks; peer += worker.threads()) {
+        returns_due[peer] += owed(static_cast<std::int32_t>(peer));
+      }
+    }
+    if (worker.thread() != 0) return;
+    for (std::int32_t peer = 0; stored != nullptr && stored->sources == 1 && peer < stored->ranks;
+         ++peer) {
+      returns_due[0] += owed(peer);
     }
     if (has(parts, call_parts::send)) {
       state.phase = lane_phase::combine_sent;
@@ -323,6 +411,11 @@ struct finish_combine {
       if (exchanged) state.epoch += 1;
     }
     if (has(parts, call_parts::receive)) state.phase = lane_phase::combined;
+  }
+
+ private:
+  [[nodiscard]] EPT_HOST_DEVICE std::uint64_t owed(std::int32_t peer) const {
+    return static_cast<std::uint64_t>(owed_by(*stored, handle.sent, peer, false));
   }
 };
 
@@ -363,28 +456,15 @@ struct combine_call {
               detail::expect_same_handle(ctx, stage::combine_recv, parts_of_handle);
     }
     valid = detail::expect_combinable(ctx, parts_of_handle, in) && valid;
-    const combine_transfer transfer = send ? in.transfer : parts_of_handle.header->transfer;
+    const combine_transfer transfer =
+        send || !valid ? in.transfer : parts_of_handle.header->transfer;
     const bool by_stores = detail::stored_returns(geo, transfer, exchange);
-    if (!by_stores) ctx.barrier(stage::combine_send);
-    if (exchange) detail::empty_exchange(ctx);
-    const std::byte* own =
-        valid && ctx.sound ? detail::own_rows(ctx, in, out, parts_of_handle, parts) : nullptr;
-    arrival stored{};
-    if (by_stores && send) {
-      stored = detail::combine_store(ctx, in, parts_of_handle, valid, own != nullptr);
-    } else if (!by_stores) {
-      if (send) detail::combine_send(ctx, in, parts_of_handle, own != nullptr);
-      ctx.barrier(stage::combine_recv);
+    if (by_stores) {
+      detail::combine_stored(ctx, in, out, parts_of_handle, parts, valid);
+    } else {
+      detail::combine_sent(ctx, in, out, parts_of_handle, parts, valid, exchange);
     }
     const bool receive = detail::has(parts, call_parts::receive);
-    if (receive) {
-      const detail::combine_round round{.number = ctx.combines - (send ? 0 : 1),
-                                        .next = ctx.epoch + (exchange ? 1 : 0),
-                                        .pull = transfer == combine_transfer::pull,
-                                        .own = own,
-                                        .valid = valid && ctx.sound};
-      detail::combine_receive(ctx, out, parts_of_handle, round, stored, by_stores);
-    }
     detail::leave(ctx,
                   detail::finish_combine{parts, exchange, parts_of_handle, transfer,
                                          receive && by_stores ? &geo : nullptr, lane.returns_due});

@@ -24,15 +24,17 @@ struct combine_round {
   std::uint64_t number;  ///< combines before this one
   std::uint64_t next;    ///< the epoch of the lane's next exchange
   bool pull;
-  const std::byte* own;  ///< see `own_rows`
-  bool valid;            ///< lane and handle are fit for the call; the same in every worker
+  const std::byte* own;      ///< see `own_rows`
+  const std::int64_t* sent;  ///< [R] rows to each rank: the handle's, or a copy
+  bool slotted;              ///< the rows came by a slotted dispatch
+  bool valid;                ///< lane and handle are fit for the call; the same in every worker
 };
 
 /// Messages of a combine that `peer` owes this rank.
 [[nodiscard]] EPT_HOST_DEVICE inline std::int64_t owed_by(const geometry& geo,
-                                                          const handle_parts& handle,
+                                                          const std::int64_t* sent,
                                                           std::int32_t peer, bool pull) noexcept {
-  return peer == geo.rank ? 0 : pull ? 1 : geo.return_messages(handle.sent[peer]);
+  return peer == geo.rank ? 0 : pull ? 1 : geo.return_messages(sent[peer]);
 }
 
 /// Raises a mismatch if `peer` offered its rows where this rank counts on a push, or the reverse. A
@@ -58,8 +60,7 @@ EPT_HOST_DEVICE void expect_transfer(const Context& ctx, const combine_round& ro
 /// Waits for what the peers return, or offer.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handle,
-                                   const combine_round& round) {
+EPT_HOST_DEVICE void await_returns(const Context& ctx, const combine_round& round) {
   const geometry& geo = ctx.geo;
   const bool summed = geo.sources == 1;
   awaited what{.signal = geo.combine_signal(0),
@@ -67,7 +68,7 @@ EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handl
                .where = stage::combine_recv,
                .peer = -1,
                .next = round.next};
-  const auto owed = [&](std::int32_t peer) { return owed_by(geo, handle, peer, round.pull); };
+  const auto owed = [&](std::int32_t peer) { return owed_by(geo, round.sent, peer, round.pull); };
   std::int64_t all = 0;
   for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
     const std::int64_t messages = owed(peer);
@@ -94,8 +95,7 @@ EPT_HOST_DEVICE void await_returns(const Context& ctx, const handle_parts& handl
 /// has been consumed is noted when the last worker leaves: every crew reads it.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE bool await_stored(const Context& ctx, const handle_parts& handle,
-                                                const combine_round& round) {
+[[nodiscard]] EPT_HOST_DEVICE bool await_stored(const Context& ctx, const combine_round& round) {
   const geometry& geo = ctx.geo;
   const auto& worker = ctx.worker;
   const bool summed = geo.sources == 1;
@@ -104,7 +104,7 @@ template <class Context>
   const auto members = static_cast<std::int32_t>(worker.members());
   const std::int32_t turn = members - 1 - static_cast<std::int32_t>(worker.member());
   for (std::int32_t peer = summed ? 0 : turn; peer < geo.ranks; peer += summed ? 1 : members) {
-    const std::int64_t messages = owed_by(geo, handle, peer, false);
+    const std::int64_t messages = owed_by(geo, round.sent, peer, false);
     all += messages;
     if (summed || messages == 0) continue;
     const std::uint32_t signal = geo.combine_signal(peer);
@@ -129,7 +129,7 @@ template <class Context>
     return false;
   }
   for (std::int32_t peer = 0; peer < geo.ranks; ++peer) {
-    if (owed_by(geo, handle, peer, false) > 0) expect_transfer(ctx, round, peer, -1);
+    if (owed_by(geo, round.sent, peer, false) > 0) expect_transfer(ctx, round, peer, -1);
   }
   return true;
 }
@@ -138,10 +138,9 @@ template <class Context>
 /// same for the workers of a crew. False: the lane has a fault now.
 EPT_NO_EXEC_CHECK
 template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE bool complete_returns(const Context& ctx, const handle_parts& handle,
-                                                    const combine_round& round,
+[[nodiscard]] EPT_HOST_DEVICE bool complete_returns(const Context& ctx, const combine_round& round,
                                                     const arrival& stored) {
-  const bool came = round.valid && await_stored(ctx, handle, round);
+  const bool came = round.valid && await_stored(ctx, round);
   return ctx.worker.crew_all(complete_arrival(ctx, stored, stage::combine_send) && came);
 }
 
@@ -178,7 +177,9 @@ EPT_HOST_DEVICE void sum_returns(const lane_context<View, W>& ctx, const combine
     const auto* bias = out.bias == nullptr ? nullptr : static_cast<const std::byte*>(out.bias) + at;
     const route_entry* routes =
         (through_relays(ctx) ? handle.returned : handle.routes) + part.row * geo.top_k;
-    const returned_rows returned{ctx.view.local(), &geo, routes, handle.sent_base, bias, round.own};
+    const returned_rows returned{
+        ctx.view.local(), &geo, routes, round.slotted ? nullptr : handle.sent_base, bias,
+        round.own};
     if (round.pull) {
       sum_rows(ctx.worker, row, columns.begin, columns.end,
                pulled_rows<View>{&ctx.view, &geo, routes, handle.place_base, ready, bias},
@@ -192,22 +193,17 @@ EPT_HOST_DEVICE void sum_returns(const lane_context<View, W>& ctx, const combine
   });
 }
 
-/// The receive half. `stored`: what `combine_store` returned in this launch.
+/// The receive half, but where rows come by stores.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void combine_receive(const Context& ctx, const combine_output& out,
-                                     const handle_parts& handle, const combine_round& round,
-                                     const arrival& stored, bool by_stores) {
-  if (by_stores) {
-    if (complete_returns(ctx, handle, round, stored)) sum_returns(ctx, out, handle, round);
-    return;
-  }
+                                     const handle_parts& handle, const combine_round& round) {
   const bool relays = through_relays(ctx);
   if constexpr (has_relays<std::remove_cvref_t<decltype(ctx.view)>>) {
     if (relays) relay_returns(ctx, handle, round.next);
     if (relays && ctx.ok()) await_node_returns(ctx, handle, round.next);
   }
-  if (!relays && ctx.ok()) await_returns(ctx, handle, round);
+  if (!relays && ctx.ok()) await_returns(ctx, round);
   ctx.barrier(stage::combine_recv);
   if (ctx.ok()) sum_returns(ctx, out, handle, round);
 }

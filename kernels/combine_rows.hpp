@@ -41,7 +41,7 @@ struct returned_rows {
   const std::byte* window;
   const geometry* geo;
   const route_entry* routes;
-  const std::int64_t* base;  ///< [R] first row of each rank's returns
+  const std::int64_t* base;  ///< [R] first row of each rank's returns; null: slotted
   const std::byte* added;    ///< the bias row, or null
   const std::byte* own;      ///< the own rank's rows in y, or null: they lie in the zone as well
 
@@ -58,7 +58,9 @@ struct returned_rows {
   }
   /// The row in the combine zone.
   [[nodiscard]] EPT_HOST_DEVICE const std::byte* zone_row(std::int32_t i) const {
-    return window + geo->return_row(base[routes[i].rank] + routes[i].slot);
+    const std::int32_t rank = routes[i].rank;
+    const std::int64_t first = base != nullptr ? base[rank] : rank * geo->max_tokens;
+    return window + geo->return_row(first + routes[i].slot);
   }
   [[nodiscard]] EPT_HOST_DEVICE static float weight(std::int32_t) { return 1.0F; }
   [[nodiscard]] EPT_HOST_DEVICE const std::byte* bias() const { return added; }

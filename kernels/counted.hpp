@@ -20,6 +20,7 @@
 #include <eptransport/kernels/counted_wait.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/messages.hpp>
 #include <eptransport/kernels/pieces.hpp>
 #include <eptransport/kernels/receive.hpp>
 #include <eptransport/kernels/relay_counted.hpp>

@@ -2,18 +2,21 @@
 /// @file
 /// @brief Slotted dispatch where stores reach every peer: no worker waits before rows are stored.
 ///
-///     each worker   its pieces of the rows, routed on its own if they are few, stored everywhere
+///     each worker   its pieces of the rows, stored everywhere
 ///     last crew     whichever arrives last knows that all rows are stored: one D message per peer
 ///     each crew     waits for the D messages and for its own rank's workers by itself
 ///
-/// So between the first instruction and the last stand two hand-overs, from a rank's workers to its
+/// Few tokens (few.hpp) every crew routes by itself; of many, all workers route a share first. So
+/// between the first instruction and the last stand two hand-overs, from a rank's workers to its
 /// last crew and from rank to rank, and neither is waited for before there is nothing else to do.
 #pragma once
 
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/transport.hpp>
+#include <eptransport/kernels/few.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/messages.hpp>
 #include <eptransport/kernels/pieces.hpp>
 #include <eptransport/kernels/receive.hpp>
 #include <eptransport/kernels/route.hpp>
@@ -24,58 +27,65 @@
 
 namespace eptransport::detail {
 
-/// Stores a piece of a token at some of its destinations. False: a place was refused.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE bool store_piece(const Context& ctx, const dispatch_input& in, const piece& part,
-                                 const destinations& to) {
-  const geometry& geo = ctx.geo;
+/// Where the slots of a token lie at some of its destinations.
+struct stored_places {
   fan rows;
   fan sides;
+};
+
+/// Finds the slots of a token. False: a place was refused.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE bool find_slots(const Context& ctx, const destinations& to, stored_places& at) {
+  const geometry& geo = ctx.geo;
+  EPT_ROLLED
   for (int i = 0; i < to.count; ++i) {
     const std::uint64_t place = geo.zone(ctx.epoch, geo.rank) + geo.slot(to.slot[i]);
     std::byte* slot = ctx.view.peer_pointer(to.rank[i], place, geo.slot_bytes);
     if (slot == nullptr) return sent(ctx, op_status::failed, stage::dispatch_send, to.rank[i]);
-    rows.add(slot);
-    sides.add(slot + geo.scale_offset);
+    at.rows.add(slot);
+    at.sides.add(slot + geo.scale_offset);
   }
-  write_piece(ctx, in, part, rows, sides);
   return true;
 }
 
-/// Notes some of a token's destinations in its handle, from entry `from` on.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void note_routes(const Context& ctx, route_entry* routes, const destinations& to,
-                                 std::int32_t from) {
-  if (ctx.worker.thread() != 0) return;
-  for (int i = 0; i < to.count; ++i) {
-    routes[from + i] = {.slot = to.slot[i], .rank = to.rank[i], .unused = 0};
-  }
-}
-
-/// Stores this worker's share of few tokens, and notes their routes.
+/// Stores this worker's share of few tokens, and notes their routes. The unit behind a row's last
+/// is what goes with it: another worker's, where there are enough.
 EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void store_few(const Context& ctx, const dispatch_input& in,
-                               const handle_parts& handle, std::int64_t tokens) {
+                               const handle_parts& handle, std::int64_t tokens,
+                               const few_scratch& scratch) {
   const geometry& geo = ctx.geo;
-  for_pieces(ctx.worker, tokens, row_units(geo), [&](const piece& part) {
+  const auto& worker = ctx.worker;
+  const std::int64_t units = row_units(geo);
+  for_pieces(worker, tokens, units + 1, [&](const piece& part) {
+    const bool side = part.end > units;
+    const piece values{part.row, part.begin, side ? units : part.end};
     route_entry* routes = handle.routes + part.row * geo.top_k;
     std::int32_t noted = 0;
-    route_alone(ctx, in, part.row, [&](const destinations& to) {
-      if (part.begins()) note_routes(ctx, routes, to, noted);
+    std::uint64_t left = scratch.masks[part.row];
+    EPT_ROLLED
+    while (left != 0) {
+      const destinations to = take_destinations(ctx, scratch, part.row, left);
+      stored_places at;
+      if (!find_slots(ctx, to, at)) return;
+      if (values.begin < values.end) write_values(ctx, in, values, at.rows, at.sides);
+      if (side) {
+        write_sides(ctx, in, part.row, at.sides);
+        for (int i = static_cast<int>(worker.thread()); i < to.count;
+             i += static_cast<int>(worker.threads())) {
+          routes[noted + i] = {.slot = to.slot[i], .rank = to.rank[i], .unused = 0};
+        }
+      }
       noted += to.count;
-      (void)store_piece(ctx, in, part, to);
-    });
-    if (!part.begins()) return;
-    for (std::int32_t i = noted + static_cast<std::int32_t>(ctx.worker.thread()); i < geo.top_k;
-         i += static_cast<std::int32_t>(ctx.worker.threads())) {
+    }
+    if (!side) return;
+    for (std::int32_t i = noted + static_cast<std::int32_t>(worker.thread()); i < geo.top_k;
+         i += static_cast<std::int32_t>(worker.threads())) {
       routes[i] = {.slot = 0, .rank = -1, .unused = 0};
     }
-    check_choices(ctx, in, part.row);
   });
-  count_alone(ctx, in, tokens, handle);
 }
 
 /// Stores this worker's share of tokens whose routes stand in the handle.
@@ -85,9 +95,33 @@ EPT_HOST_DEVICE void store_routed(const Context& ctx, const dispatch_input& in,
                                   const handle_parts& handle, std::int64_t tokens) {
   const geometry& geo = ctx.geo;
   for_pieces(ctx.worker, tokens, row_units(geo), [&](const piece& part) {
-    routed(ctx, handle.routes + part.row * geo.top_k,
-           [&](const destinations& to) { (void)store_piece(ctx, in, part, to); });
+    routed(ctx, handle.routes + part.row * geo.top_k, [&](const destinations& to) {
+      stored_places at;
+      if (find_slots(ctx, to, at)) write_piece(ctx, in, part, at.rows, at.sides);
+    });
   });
+}
+
+/// Tells this member's share of the peers how many rows each of them has, of few tokens. By the
+/// last crew to arrive.
+///
+/// @param routed  the masks stand; else the handle says how many rows go where
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void announce_few(const Context& ctx, const handle_parts& handle,
+                                  std::int64_t tokens, const few_scratch& scratch, bool routed) {
+  const geometry& geo = ctx.geo;
+  const auto& worker = ctx.worker;
+  if (!ctx.ok()) return;
+  begin_announcing(ctx);
+  for (auto i = static_cast<std::int32_t>(worker.member()); i < geo.ranks;
+       i += static_cast<std::int32_t>(worker.members())) {
+    const std::int32_t peer = peer_at(geo, i);
+    const std::int64_t rows =
+        routed ? count_bits(worker, scratch.masks, tokens, peer) : handle.sent[peer];
+    if (routed && worker.thread() == 0) handle.sent[peer] = rows;
+    announce_stored(ctx, peer, slotted_header(ctx, rows));
+  }
 }
 
 /// Waits, as one member of a crew, for this member's share of the D messages, and notes the rows of
@@ -112,6 +146,29 @@ template <class Context>
     if (peer == geo.rank) continue;
     if (await_header(ctx, peer, in) < 0) return false;
     if (worker.thread() == 0) received[peer] = header_of(ctx, ctx.epoch, peer).rows;
+  }
+  return true;
+}
+
+/// As `await_direct`, into the crew's scratch. `own`: rows of this rank for itself. False: the lane
+/// has a fault; the same for the workers of a crew.
+EPT_NO_EXEC_CHECK
+template <class Context>
+[[nodiscard]] EPT_HOST_DEVICE bool await_few(const Context& ctx, const dispatch_input& in,
+                                             const handle_parts& handle, const few_scratch& scratch,
+                                             std::int64_t own, const arrival& stored) {
+  const geometry& geo = ctx.geo;
+  const auto& worker = ctx.worker;
+  std::int64_t* received = scratch.received;
+  if (worker.member() == 0 && worker.thread() == 0) received[geo.rank] = own;
+  bool came = ctx.sound && await_sources(ctx, in, received);
+  came = complete_arrival(ctx, stored, stage::dispatch_send) && came;
+  if (!worker.crew_all(came)) return false;
+  if (worker.worker() != 0) return true;
+  for (std::int64_t r = worker.thread(); r < geo.ranks; r += worker.threads()) {
+    handle.received[r] = received[r];
+    handle.sent_base[r] = r * geo.max_tokens;
+    handle.return_base[r] = geo.rank * geo.max_tokens;
   }
   return true;
 }

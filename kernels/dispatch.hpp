@@ -19,10 +19,13 @@
 #include <eptransport/core/transport.hpp>
 #include <eptransport/kernels/counted.hpp>
 #include <eptransport/kernels/direct.hpp>
+#include <eptransport/kernels/few.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
 #include <eptransport/kernels/leave.hpp>
+#include <eptransport/kernels/messages.hpp>
 #include <eptransport/kernels/output.hpp>
+#include <eptransport/kernels/output_few.hpp>
 #include <eptransport/kernels/relay_dispatch.hpp>
 #include <eptransport/kernels/relay_route.hpp>
 #include <eptransport/kernels/route.hpp>
@@ -79,21 +82,6 @@ EPT_HOST_DEVICE void send_token(const lane_context<View, W>& ctx, const dispatch
   }
 }
 
-/// The header of a slotted D message.
-EPT_NO_EXEC_CHECK
-template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE message_header slotted_header(const Context& ctx, std::int64_t rows) {
-  const geometry& geo = ctx.geo;
-  const std::int64_t first = rows < geo.rows_per_message ? rows : geo.rows_per_message;
-  return {.stamp = stamp_of(ctx.epoch),
-          .config = geo.config_of(dispatch_mode::slotted),
-          .rows = rows,
-          .more = geo.message == message_shape::per_row ? rows
-                  : geo.message == message_shape::per_peer
-                      ? geometry::pieces(rows - first, geo.rows_per_message)
-                      : 0};
-}
-
 /// Sends the slotted D message for `peer`, and for per_peer the rows that did not fit into it.
 EPT_NO_EXEC_CHECK
 template <class Context>
@@ -103,6 +91,10 @@ EPT_HOST_DEVICE void announce(const Context& ctx, std::int32_t peer, std::int64_
   const std::int64_t first = !packed                       ? 0
                              : rows < geo.rows_per_message ? rows
                                                            : geo.rows_per_message;
+  if (geo.message == message_shape::direct) {
+    announce_stored(ctx, peer, slotted_header(ctx, rows));
+    return;
+  }
   std::byte* message = place_header(ctx, peer, slotted_header(ctx, rows));
   if (peer == geo.rank || !send_d(ctx, message, geo.slot(first), ctx.epoch, peer)) return;
   (void)put_pieces(ctx,
@@ -230,23 +222,18 @@ EPT_HOST_DEVICE void dispatch_send(const Context& ctx, const dispatch_input& in,
   return in.mode == dispatch_mode::slotted && geo.message == message_shape::direct;
 }
 
-/// The send half where rows are stored into the peers' slots.
+/// The send half where many rows are stored into the peers' slots.
 EPT_NO_EXEC_CHECK
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE arrival dispatch_store(const Context& ctx, const dispatch_input& in,
                                                      const handle_parts& handle, bool valid) {
   const auto& worker = ctx.worker;
   const std::int64_t tokens = valid ? tokens_of(ctx, in, handle) : 0;
-  const bool few = !in.cached && few_to_route(worker, ctx.geo, tokens);
-  if (!few && !in.cached) {
+  if (!in.cached) {
     route(ctx, in, handle, tokens);
     ctx.barrier(stage::dispatch_send);  // a row's pieces may be other workers' than its routes
   }
-  if (valid && few && ctx.sound) {
-    store_few(ctx, in, handle, tokens);
-  } else if (valid && !few && ctx.ok()) {
-    store_routed(ctx, in, handle, tokens);
-  }
+  if (valid && ctx.ok()) store_routed(ctx, in, handle, tokens);
   const arrival stored = worker.arrive();
   if (stored.last) announce_some(ctx, handle.sent, worker.member(), worker.members());
   return stored;
@@ -277,18 +264,68 @@ EPT_HOST_DEVICE void dispatch_receive(const Context& ctx, const dispatch_input& 
   emit(ctx, in, out, handle, received);
 }
 
+/// Whatever is not `dispatch_few`. Out of line, so that the few do not step over it.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_NOINLINE EPT_HOST_DEVICE void dispatch_many(const Context& ctx, const dispatch_input& in,
+                                                const dispatch_output& out,
+                                                const handle_parts& handle, call_parts parts,
+                                                bool fit) {
+  arrival stored{};
+  const bool send = has(parts, call_parts::send);
+  if (send && stored_slots(ctx.geo, in)) {
+    stored = dispatch_store(ctx, in, handle, fit);
+  } else if (send) {
+    dispatch_send(ctx, in, handle, fit);
+  }
+  if (fit && has(parts, call_parts::receive)) dispatch_receive(ctx, in, out, handle, stored);
+}
+
+/// A slotted dispatch of few tokens over stores (few.hpp): no worker waits before rows are stored,
+/// and then once for its own rank and once for the peers.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void dispatch_few(const Context& ctx, const dispatch_input& in,
+                                  const dispatch_output& out, const handle_parts& handle,
+                                  call_parts parts, bool fit) {
+  const auto& worker = ctx.worker;
+  const std::int32_t rank = ctx.geo.rank;
+  const few_scratch scratch = few_scratch::of(worker, ctx.geo);
+  const bool routes = has(parts, call_parts::send) && !in.cached;
+  arrival stored{};
+  std::int64_t tokens = 0;
+  if (has(parts, call_parts::send)) {
+    if (fit) tokens = tokens_of(ctx, in, handle);
+    if (routes) look_at_tokens(ctx, in, tokens, scratch);
+    if (fit && ctx.sound && routes) store_few(ctx, in, handle, tokens, scratch);
+    if (fit && ctx.sound && !routes) store_routed(ctx, in, handle, tokens);
+    stored = worker.arrive();
+    if (stored.last) announce_few(ctx, handle, tokens, scratch, routes);
+  }
+  if (!fit || !has(parts, call_parts::receive)) return;
+  std::int64_t own = 0;
+  if (worker.member() == 0) {
+    own = routes ? count_bits(worker, scratch.masks, tokens, rank) : handle.sent[rank];
+  }
+  if (await_few(ctx, in, handle, scratch, own, stored)) {
+    emit_few(ctx, out, landed(ctx, in), handle, scratch);
+  }
+}
+
 /// State changes of the lane when the last worker of a dispatch leaves.
 struct finish_dispatch {
   call_parts parts;
-  handle_parts handle;
-  dispatch_input in;
+  const handle_parts& handle;
+  const dispatch_input& in;
   output_layout layout;
   std::uint64_t config;
   const geometry* stored;  ///< counted rows came by stores; else null
   std::uint64_t* counted_due;
 
-  EPT_HOST_DEVICE void operator()(lane_state& state) const {
-    if (state.status != 0) return;
+  EPT_NO_EXEC_CHECK
+  template <class W>
+  EPT_HOST_DEVICE void operator()(const W& worker, lane_state& state) const {
+    if (worker.thread() != 0) return;
     if (has(parts, call_parts::send)) {
       state.phase = lane_phase::dispatch_sent;
       state.handle = reinterpret_cast<std::uintptr_t>(handle.header);
@@ -336,32 +373,27 @@ struct dispatch_call {
     const handle_parts parts_of_handle = handle_parts::of(handle, geo);
     const lane_phase phase = lane.state->phase;
     const bool send = detail::has(parts, call_parts::send);
-    arrival stored{};
-    bool fit = true;  // the same in every worker
-    if (send) {
-      fit = detail::expect(ctx, stage::dispatch_send,
-                           phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
-                           lane_phase::combined) &&
-            (!in.cached || detail::expect_cached(ctx, parts_of_handle, in.mode));
-      if (detail::stored_slots(geo, in)) {
-        stored = detail::dispatch_store(ctx, in, parts_of_handle, fit);
-      } else {
-        detail::dispatch_send(ctx, in, parts_of_handle, fit);
-      }
-    } else {
-      fit = detail::expect(ctx, stage::dispatch_recv, phase == lane_phase::dispatch_sent,
-                           lane_phase::dispatch_sent) &&
-            detail::expect_same_handle(ctx, stage::dispatch_recv, parts_of_handle);
+    const bool fit =  // the same in every worker
+        send ? detail::expect(
+                   ctx, stage::dispatch_send,
+                   phase != lane_phase::dispatch_sent && phase != lane_phase::combine_sent,
+                   lane_phase::combined) &&
+                   (!in.cached || detail::expect_cached(ctx, parts_of_handle, in.mode))
+             : detail::expect(ctx, stage::dispatch_recv, phase == lane_phase::dispatch_sent,
+                              lane_phase::dispatch_sent) &&
+                   detail::expect_same_handle(ctx, stage::dispatch_recv, parts_of_handle);
+    const dispatch_input& input = send || !fit ? in : parts_of_handle.header->in;
+    if (detail::stored_slots(geo, input) && detail::few(geo)) {
+      if (send || fit) detail::dispatch_few(ctx, input, out, parts_of_handle, parts, fit);
+    } else if (send || fit) {
+      detail::dispatch_many(ctx, input, out, parts_of_handle, parts, fit);
     }
-    bool counted = false;
-    if (fit && detail::has(parts, call_parts::receive)) {
-      const dispatch_input input = send ? in : parts_of_handle.header->in;
-      counted = input.mode == dispatch_mode::counted;
-      detail::dispatch_receive(ctx, input, out, parts_of_handle, stored);
-    }
-    const bool by_stores = counted && geo.message == message_shape::direct;
-    detail::leave(ctx, detail::finish_dispatch{parts, parts_of_handle, in, out.layout, geo.config,
-                                               by_stores ? &geo : nullptr, lane.counted_due});
+    const bool by_stores = fit && detail::has(parts, call_parts::receive) &&
+                           input.mode == dispatch_mode::counted &&
+                           geo.message == message_shape::direct;
+    detail::leave(ctx,
+                  detail::finish_dispatch{parts, parts_of_handle, input, out.layout, geo.config,
+                                          by_stores ? &geo : nullptr, lane.counted_due});
   }
 };
 

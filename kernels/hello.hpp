@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 namespace eptransport {
 
@@ -62,7 +61,6 @@ struct hello_call {
   EPT_NO_EXEC_CHECK
   template <class Context>
   EPT_HOST_DEVICE void exchange(const Context& ctx) const {
-    using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
     auto* sources = reinterpret_cast<message_header*>(view.local() + geo.stop);
     auto* zone = reinterpret_cast<message_header*>(view.local() + geo.hello);
     for (std::int32_t peer = 0; peer < geo.ranks && ctx.ok(); ++peer) {
@@ -97,7 +95,6 @@ struct hello_call {
                           .seen = view.read_signal(geo.hello_signal)});
       return;
     }
-    memory::acquire_bulk();
     for (std::int32_t peer = 0; peer < geo.ranks; ++peer) {
       if (peer == geo.rank || zone[peer].config == hello.config) continue;
       detail::raise(ctx, {.kind = fault_kind::mismatch,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief What every part of a call does alike: entry, bounded waits, faults, D messages.
+/// @brief What every part of a call does alike: entry, bounded waits, faults.
 ///
 /// Barriers among a rank's workers are unconditional and work is conditional on `ok()`: a worker
 /// that finds a fault raises it and keeps arriving, so that nobody waits for it.
@@ -25,6 +25,7 @@ struct lane_context {
   const lane_memory& lane;
   std::uint64_t epoch;     ///< of the exchange that this call works on
   std::uint64_t combines;  ///< combines before this call
+  std::uint64_t start;     ///< the clock when this worker entered
   std::uint64_t deadline;  ///< of every wait of this call
   std::uint32_t channel;
   bool sound;  ///< had no fault at this worker's entry
@@ -56,9 +57,9 @@ template <class View, class W>
   const std::uint64_t epoch = state.epoch;
   const std::uint64_t combines = state.combines;
   const std::uint64_t timeout = state.timeout_ns;
-  // Pairs with raise(), as in ok().
+  // A fault of this launch may be seen or not: whoever reads on after it meets `ok()`.
   const auto status =
-      worker.first(static_cast<std::int64_t>(W::memory::load_acquire(&state.status)));
+      worker.first(static_cast<std::int64_t>(W::memory::load_relaxed(&state.status)));
   const auto now =
       static_cast<std::uint64_t>(worker.first(static_cast<std::int64_t>(view.now_ns())));
   return {view,
@@ -67,6 +68,7 @@ template <class View, class W>
           lane,
           epoch,
           combines,
+          now,
           later(now, timeout),
           worker.worker() % view.channels(),
           status == 0};
@@ -130,12 +132,19 @@ struct share {
   std::int64_t end;
 };
 
+/// a / b of numbers that are not negative; in 32 bits where they fit, which is a GPU's fast case.
+[[nodiscard]] EPT_HOST_DEVICE constexpr std::int64_t divided(std::int64_t a,
+                                                             std::int64_t b) noexcept {
+  if (((a | b) >> 32) != 0) return a / b;
+  return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+}
+
 /// Splits [0, count) into contiguous parts, in worker order.
 EPT_NO_EXEC_CHECK
 template <class W>
 [[nodiscard]] EPT_HOST_DEVICE share share_of(const W& worker, std::int64_t count) {
   const std::int64_t workers = worker.workers();
-  const std::int64_t chunk = (count + workers - 1) / workers;
+  const std::int64_t chunk = divided(count + workers - 1, workers);
   const std::int64_t begin = chunk * worker.worker();
   const std::int64_t end = begin + chunk;
   return {begin < count ? begin : count, end < count ? end : count};
@@ -230,18 +239,14 @@ template <class Context>
 EPT_NO_EXEC_CHECK
 template <class Context>
 [[nodiscard]] EPT_NOINLINE EPT_HOST_DEVICE bool wait_for(const Context& ctx, const awaited& what) {
-  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
   std::uint64_t slice = std::uint64_t{1} << 20;
-  for (;;) {
-    const auto now =
-        static_cast<std::uint64_t>(ctx.worker.first(static_cast<std::int64_t>(ctx.view.now_ns())));
+  // What is there already needs no look at the clock; an old time only makes the first slice short.
+  for (std::uint64_t now = ctx.start;; now = static_cast<std::uint64_t>(ctx.worker.first(
+                                           static_cast<std::int64_t>(ctx.view.now_ns())))) {
     const bool last = now + slice >= ctx.deadline;
     const op_status status = ctx.view.wait_signal(ctx.worker, what.signal, what.target,
                                                   last ? ctx.deadline : now + slice);
-    if (status == op_status::ok) {
-      memory::acquire_bulk();
-      return true;
-    }
+    if (status == op_status::ok) return true;
     // One thread looks: several could see different values, and only the first raises.
     const bool stop =
         ctx.worker.thread() == 0 && (stopped(ctx, what.next, what.where, what.peer) ||
@@ -253,7 +258,6 @@ template <class Context>
       if (status != op_status::failed &&
           reached(seen, what.target)) {  // it came at the last moment
         ctx.worker.sync();  // the first thread acquired it; the others may have looked earlier
-        memory::acquire_bulk();
         return true;
       }
       if (ctx.worker.thread() == 0) {
@@ -322,44 +326,6 @@ EPT_HOST_DEVICE bool put_pieces(const Context& ctx, const put_request& first, st
     if (!put(ctx, piece, where)) return false;
   }
   return true;
-}
-
-/// Marks that D messages of this epoch go out: a stop may only be the next one. By every worker
-/// that sends one, before it does.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void begin_announcing(const Context& ctx) {
-  using memory = typename std::remove_reference_t<decltype(ctx.worker)>::memory;
-  if (ctx.worker.thread() == 0) {
-    memory::store_release(&ctx.lane.state->announced,
-                          ctx.epoch + 1);  // read in stop_peers(), leave.hpp
-  }
-}
-
-/// Writes a header to where the D message for `peer` is made: its staging, or the own zone.
-EPT_NO_EXEC_CHECK
-template <class Context>
-[[nodiscard]] EPT_HOST_DEVICE std::byte* place_header(const Context& ctx, std::int32_t peer,
-                                                      const message_header& header) {
-  const geometry& geo = ctx.geo;
-  std::byte* message = ctx.view.local() + (peer == geo.rank ? geo.zone(ctx.epoch, geo.rank)
-                                                            : geo.staged_message(ctx.epoch, peer));
-  if (ctx.worker.thread() == 0) *reinterpret_cast<message_header*>(message) = header;
-  ctx.worker.sync();
-  return message;
-}
-
-/// Sends `header` (and the bytes that lie after it) as the D message of `epoch` to `peer`.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE bool send_d(const Context& ctx, std::byte* header, std::uint64_t bytes,
-                            std::uint64_t epoch, std::int32_t peer) {
-  const put_request request{.peer = peer,
-                            .dst_offset = ctx.geo.zone(epoch, ctx.geo.rank),
-                            .src = header,
-                            .bytes = bytes,
-                            .signal = ctx.geo.d_signal(epoch, ctx.geo.rank)};
-  return put(ctx, request, stage::dispatch_send);
 }
 
 /// Phase check at the entry of a part (INV-4): raises a misuse unless `allowed`, which it returns.

@@ -7,6 +7,7 @@
 #include <eptransport/core/transport.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/messages.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -85,15 +86,19 @@ EPT_NOINLINE EPT_HOST_DEVICE void stop_peers(const Context& ctx) {
 
 /// Ends a kernel: the last worker runs the state change of the call, or tells the peers to stop.
 ///
-/// `Finish` is a small value whose `operator()(lane_state&)` runs in one thread.
+/// `Finish` is a small value whose `operator()(worker, lane_state&)` the last worker's threads run,
+/// unless the lane has a fault.
 EPT_NO_EXEC_CHECK
 template <class Context, class Finish>
 EPT_HOST_DEVICE void leave(const Context& ctx, const Finish& finish) {
   ctx.worker.sync();
   if (!ctx.worker.last_to_leave()) return;
-  if (ctx.worker.thread() == 0) finish(*ctx.lane.state);
-  ctx.worker.sync();
-  if (ctx.lane.state->status == 0 || ctx.lane.state->stop_sent != 0) return;
+  // All have departed: nobody raises any more.
+  if (ctx.lane.state->status == 0) {
+    finish(ctx.worker, *ctx.lane.state);
+    return;
+  }
+  if (ctx.lane.state->stop_sent != 0) return;
   stop_peers(ctx);
   ctx.worker.sync();
   if (ctx.worker.thread() == 0) ctx.lane.state->stop_sent = 1;
@@ -101,7 +106,8 @@ EPT_HOST_DEVICE void leave(const Context& ctx, const Finish& finish) {
 
 /// Leaves the lane's state as it is.
 struct finish_nothing {
-  EPT_HOST_DEVICE void operator()(lane_state&) const {}
+  template <class W>
+  EPT_HOST_DEVICE void operator()(const W&, lane_state&) const {}
 };
 
 /// The whole kernel of a call whose arguments the host refused: poison the lane, stop the peers.

@@ -6,7 +6,6 @@
 #include <eptransport/core/config.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
-#include <eptransport/kernels/output_few.hpp>
 #include <eptransport/kernels/output_rows.hpp>
 #include <eptransport/kernels/pieces.hpp>
 #include <eptransport/kernels/receive.hpp>
@@ -56,14 +55,6 @@ EPT_NOINLINE EPT_HOST_DEVICE void count_experts(const Context& ctx, const landed
     }
     worker.sync();
   }
-}
-
-/// Output rows that an expert with `count` of them takes, alignment included.
-[[nodiscard]] EPT_HOST_DEVICE inline std::int64_t expert_room(const geometry& geo,
-                                                              const dispatch_output& out,
-                                                              std::int64_t count) noexcept {
-  if (out.layout == output_layout::padded) return padded_rows(geo, out);
-  return (count + out.alignment - 1) / out.alignment * out.alignment;
 }
 
 /// Calls `body(expert, its count, its first output row)` for each local expert, in one thread of
@@ -203,7 +194,7 @@ EPT_NO_EXEC_CHECK
 template <class Context>
 EPT_HOST_DEVICE void emit_per_row(const Context& ctx, const dispatch_output& out,
                                   const landed_rows& landed, const std::int64_t* received,
-                                  std::int64_t rows, dispatch_mode mode) {
+                                  std::int64_t rows) {
   const std::int64_t room = out.layout == output_layout::in_place ? 0 : out.capacity;
   if (room != 0 && rows > room) {
     if (ctx.worker.thread() == 0) raise_capacity(ctx, room, rows, -1);
@@ -211,10 +202,6 @@ EPT_HOST_DEVICE void emit_per_row(const Context& ctx, const dispatch_output& out
     emit_pieces(ctx, out, landed, received, rows, nullptr);
   }
   if (out.expert_count == nullptr && out.host_counts == nullptr) return;
-  if (few_received(ctx.geo, mode)) {
-    count_each_expert(ctx, out, landed, received, rows);
-    return;
-  }
   count_experts(ctx, landed, received, rows);
   ctx.barrier(stage::dispatch_recv);
   if (ctx.ok()) scan_columns(ctx, ctx.geo.local_experts);
@@ -234,12 +221,10 @@ EPT_HOST_DEVICE void emit(const Context& ctx, const dispatch_input& in, const di
       !expect_pointer(ctx, out.rows, stage::dispatch_recv)) {
     rows = 0;
   }
-  if (per_expert(out.layout) && few_to_place(ctx.geo, out, in.mode)) {
-    if (received != nullptr) emit_few(ctx, out, where, handle, received, rows);
-  } else if (per_expert(out.layout)) {
+  if (per_expert(out.layout)) {
     emit_per_expert(ctx, out, where, handle, received, rows);
   } else {
-    emit_per_row(ctx, out, where, received, rows, in.mode);
+    emit_per_row(ctx, out, where, received, rows);
   }
   if (received == nullptr || ctx.worker.worker() != 0) return;
   if (ctx.worker.thread() == 0 && !per_expert(out.layout)) emit_total(out, rows);

@@ -27,6 +27,14 @@ namespace eptransport::detail {
   return (slotted > geo.counted_rows ? slotted : geo.counted_rows) * geo.top_k;
 }
 
+/// Output rows that an expert with `count` of them takes, alignment included.
+[[nodiscard]] EPT_HOST_DEVICE inline std::int64_t expert_room(const geometry& geo,
+                                                              const dispatch_output& out,
+                                                              std::int64_t count) noexcept {
+  if (out.layout == output_layout::padded) return padded_rows(geo, out);
+  return (count + out.alignment - 1) / out.alignment * out.alignment;
+}
+
 /// Copies a row's scales as those of output row `to`.
 EPT_NO_EXEC_CHECK
 template <class Context>
@@ -119,13 +127,12 @@ struct positions {
   std::int64_t to[fan::most];
 };
 
-/// Copies a piece of a received row to its output rows, and what is about the row with the piece
-/// that begins it.
+/// Copies a piece of a received row to its output rows.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_NOINLINE EPT_HOST_DEVICE void emit_piece(const Context& ctx, const dispatch_output& out,
-                                             const landed_rows& landed, const received_row& row,
-                                             const piece& part, const positions& at) {
+EPT_NOINLINE EPT_HOST_DEVICE void emit_values(const Context& ctx, const dispatch_output& out,
+                                              const landed_rows& landed, const received_row& row,
+                                              const piece& part, const positions& at) {
   const geometry& geo = ctx.geo;
   const std::byte* from = landed.row(row);
   auto* rows = static_cast<std::byte*>(out.rows);
@@ -133,14 +140,23 @@ EPT_NOINLINE EPT_HOST_DEVICE void emit_piece(const Context& ctx, const dispatch_
   const extent bytes = covered(part, unit_bytes, static_cast<std::int64_t>(geo.row_bytes));
   const auto first = static_cast<std::uint64_t>(bytes.begin);
   fan places;
+  EPT_ROLLED
   for (int i = 0; i < at.count && !stays; ++i) {
     std::byte* to = rows + static_cast<std::uint64_t>(at.to[i]) * geo.row_bytes;
     if (to != from) places.add(to);
   }
-  if (places.count != 0) {
-    ctx.worker.fan_out(places, first, from + first,
-                       static_cast<std::uint64_t>(bytes.end - bytes.begin));
-  }
+  if (places.count == 0) return;
+  ctx.worker.fan_out(places, first, from + first,
+                     static_cast<std::uint64_t>(bytes.end - bytes.begin));
+}
+
+/// The same, and what is about the row with the piece that begins it.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void emit_piece(const Context& ctx, const dispatch_output& out,
+                                const landed_rows& landed, const received_row& row,
+                                const piece& part, const positions& at) {
+  emit_values(ctx, out, landed, row, part, at);
   if (!part.begins()) return;
   EPT_ROLLED
   for (int i = 0; i < at.count; ++i) emit_about(ctx, out, landed, row, at.to[i]);

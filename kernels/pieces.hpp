@@ -32,7 +32,7 @@ template <class W, class Body>
 EPT_HOST_DEVICE void for_pieces(const W& worker, std::int64_t rows, std::int64_t units,
                                 const Body& body) {
   const share mine = share_of(worker, rows * units);
-  std::int64_t row = mine.begin / units;
+  std::int64_t row = divided(mine.begin, units);
   for (std::int64_t at = mine.begin; at < mine.end; ++row) {
     const std::int64_t first = row * units;
     const std::int64_t end = mine.end - first < units ? mine.end - first : units;

@@ -13,6 +13,7 @@
 #include <eptransport/core/transport.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
+#include <eptransport/kernels/messages.hpp>
 #include <eptransport/kernels/receive.hpp>
 #include <eptransport/kernels/relay_route.hpp>
 #include <eptransport/kernels/write.hpp>

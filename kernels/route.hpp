@@ -8,6 +8,8 @@
 #pragma once
 
 #include <eptransport/core/config.hpp>
+#include <eptransport/core/thread_group.hpp>
+#include <eptransport/kernels/few.hpp>
 #include <eptransport/kernels/lane.hpp>
 #include <eptransport/kernels/layout.hpp>
 
@@ -133,19 +135,6 @@ EPT_HOST_DEVICE void assign_routes(const Context& ctx, const dispatch_input& in,
   }
 }
 
-/// Index of the lowest bit that is set; `bits` is not 0.
-[[nodiscard]] EPT_HOST_DEVICE inline std::int32_t lowest_bit(std::uint64_t bits) noexcept {
-  std::int32_t below = 0;
-  EPT_UNROLL
-  for (std::int32_t half = 32; half != 0; half /= 2) {
-    const std::uint64_t low = (std::uint64_t{1} << half) - 1;
-    if ((bits & low) != 0) continue;
-    bits >>= half;
-    below += half;
-  }
-  return below;
-}
-
 /// A few of a token's destinations, in rank order.
 struct destinations {
   int count = 0;
@@ -153,47 +142,60 @@ struct destinations {
   std::int64_t slot[fan::most];
 };
 
-/// True if so few tokens are routed that every worker may look at them all, which costs less than
-/// the barriers of the two passes above.
+/// Reports those of a token's indices that are out of range. One thread.
 EPT_NO_EXEC_CHECK
-template <class W>
-[[nodiscard]] EPT_HOST_DEVICE bool few_to_route(const W& worker, const geometry& geo,
-                                                std::int64_t tokens) {
-  constexpr std::int64_t most_choices = 2048;
-  return tokens <= 4 * static_cast<std::int64_t>(worker.workers()) &&
-         tokens <= most_choices / geo.top_k;
+template <class Context>
+EPT_NOINLINE EPT_HOST_DEVICE void report_bad_indices(const Context& ctx, const dispatch_input& in,
+                                                     std::int64_t token) {
+  EPT_ROLLED
+  for (std::int32_t j = 0; j < ctx.geo.top_k; ++j) {
+    const std::int64_t expert = read_index(in, token * ctx.geo.top_k + j);
+    if (expert != -1 && rank_of(ctx.geo, expert) < 0) report_bad_index(ctx, expert);
+  }
 }
 
-/// The ranks first .. first + 63 to which a token goes, as bits. One thread, which has the loads of
-/// several choices in flight.
-[[nodiscard]] EPT_HOST_DEVICE inline std::uint64_t ranks_of(const geometry& geo,
-                                                            const dispatch_input& in,
-                                                            std::int64_t token,
-                                                            std::int32_t first) {
+/// The ranks of a token's choices, as bits; for at most 64 ranks. `bad` becomes true if an index is
+/// out of range. One thread, which has the loads of several choices in flight.
+template <class Index>
+[[nodiscard]] EPT_HOST_DEVICE std::uint64_t ranks_of(const geometry& geo, const Index* choices,
+                                                     bool& bad) {
   constexpr std::int32_t ahead = 8;
   std::uint64_t bits = 0;
   EPT_ROLLED
   for (std::int32_t from = 0; from < geo.top_k; from += ahead) {
-    std::int64_t expert[ahead];
-    std::int32_t rank[ahead];
+    Index expert[ahead];
     EPT_UNROLL
     for (std::int32_t j = 0; j < ahead; ++j) {
-      const std::int32_t choice = from + j < geo.top_k ? from + j : geo.top_k - 1;
-      expert[j] = read_index(in, token * geo.top_k + choice);
+      expert[j] = choices[from + j < geo.top_k ? from + j : geo.top_k - 1];
     }
     EPT_UNROLL
     for (std::int32_t j = 0; j < ahead; ++j) {
       const bool used = expert[j] >= 0 && expert[j] < geo.experts;
-      rank[j] = geo.placement[used ? expert[j] : 0].rank;
-      if (!used) rank[j] = -1;
-    }
-    EPT_UNROLL
-    for (std::int32_t j = 0; j < ahead; ++j) {
-      const auto bit = static_cast<std::uint32_t>(rank[j] - first);  // -1 - first is large
-      if (bit < 64u) bits |= std::uint64_t{1} << bit;
+      if (used) bits |= std::uint64_t{1} << geo.placement[expert[j]].rank;
+      bad = bad || (!used && expert[j] != -1);
     }
   }
   return bits;
+}
+
+/// Fills the crew's masks, and reports indices that are out of range, if it is the first crew. By
+/// the whole crew.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void look_at_tokens(const Context& ctx, const dispatch_input& in,
+                                    std::int64_t tokens, const few_scratch& scratch) {
+  const bool reports = ctx.worker.worker() < ctx.worker.members();
+  const geometry& geo = ctx.geo;
+  for_crew(ctx.worker, tokens, [&](std::int64_t t) {
+    bool bad = false;
+    const std::int64_t first = t * geo.top_k;
+    scratch.masks[t] =
+        in.indices == index_type::int64
+            ? ranks_of(geo, static_cast<const std::int64_t*>(in.topk_index) + first, bad)
+            : ranks_of(geo, static_cast<const std::int32_t*>(in.topk_index) + first, bad);
+    if (bad && reports) report_bad_indices(ctx, in, t);
+  });
+  (void)ctx.worker.crew_all(true);
 }
 
 /// The lowest bits of `left` as destinations, which it loses; their slots are the tokens before
@@ -201,44 +203,19 @@ template <class W>
 EPT_NO_EXEC_CHECK
 template <class Context>
 [[nodiscard]] EPT_HOST_DEVICE destinations take_destinations(const Context& ctx,
-                                                             const dispatch_input& in,
-                                                             std::int64_t token, std::int32_t first,
+                                                             const few_scratch& scratch,
+                                                             std::int64_t token,
                                                              std::uint64_t& left) {
-  const auto& worker = ctx.worker;
   destinations to;
-  for (; left != 0 && to.count < fan::most; left &= left - 1) {
-    to.slot[to.count] = 0;
-    to.rank[to.count++] = first + lowest_bit(left);
-  }
-  const std::int64_t threads = worker.threads();
-  for (std::int64_t base = 0; base < token; base += threads) {
-    const std::int64_t t = base + worker.thread();
-    const std::uint64_t bits = t < token ? ranks_of(ctx.geo, in, t, first) : 0;
-    EPT_ROLLED
-    for (int i = 0; i < to.count; ++i) {
-      to.slot[i] += worker.count((bits >> (to.rank[i] - first) & 1u) != 0);
-    }
+  EPT_ROLLED
+  for (std::int32_t rank = 0; left != 0 && to.count < fan::most; ++rank) {
+    const std::uint64_t bit = std::uint64_t{1} << rank;
+    if ((left & bit) == 0) continue;
+    left &= ~bit;
+    to.slot[to.count] = count_bits(ctx.worker, scratch.masks, token, rank);
+    to.rank[to.count++] = rank;
   }
   return to;
-}
-
-/// Calls `body(destinations)` for all destinations of a token, found without the other workers.
-EPT_NO_EXEC_CHECK
-template <class Context, class Body>
-EPT_HOST_DEVICE void route_alone(const Context& ctx, const dispatch_input& in, std::int64_t token,
-                                 const Body& body) {
-  const auto& worker = ctx.worker;
-  for (std::int32_t first = 0; first < ctx.geo.ranks; first += 64) {
-    std::uint64_t left = 0;
-    for (std::int32_t j = static_cast<std::int32_t>(worker.thread()); j < ctx.geo.top_k;
-         j += static_cast<std::int32_t>(worker.threads())) {
-      const auto bit = static_cast<std::uint32_t>(
-          rank_of(ctx.geo, read_index(in, token * ctx.geo.top_k + j)) - first);
-      if (bit < 64u) left |= std::uint64_t{1} << bit;
-    }
-    left = worker.unite(left);
-    while (left != 0) body(take_destinations(ctx, in, token, first, left));
-  }
 }
 
 /// Calls `body(destinations)` for all destinations of a token, found in its handle.
@@ -267,39 +244,6 @@ EPT_HOST_DEVICE void routed(const Context& ctx, const route_entry* routes, const
     }
     if (to.count == 0) return;
     body(to);
-  }
-}
-
-/// After `route_alone`: a token's entries in the handle, the check of its indices, and its part of
-/// the rows per rank. By the one worker that begins the token.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void check_choices(const Context& ctx, const dispatch_input& in,
-                                   std::int64_t token) {
-  const auto& worker = ctx.worker;
-  for (std::int32_t j = static_cast<std::int32_t>(worker.thread()); j < ctx.geo.top_k;
-       j += static_cast<std::int32_t>(worker.threads())) {
-    const std::int64_t expert = read_index(in, token * ctx.geo.top_k + j);
-    if (expert != -1 && rank_of(ctx.geo, expert) < 0) report_bad_index(ctx, expert);
-  }
-}
-
-/// Rows for each rank, of few tokens, into the handle. The last workers begin: they have the least
-/// to copy.
-EPT_NO_EXEC_CHECK
-template <class Context>
-EPT_HOST_DEVICE void count_alone(const Context& ctx, const dispatch_input& in, std::int64_t tokens,
-                                 const handle_parts& handle) {
-  const auto& worker = ctx.worker;
-  const auto workers = static_cast<std::int32_t>(worker.workers());
-  for (std::int32_t r = workers - 1 - static_cast<std::int32_t>(worker.worker()); r < ctx.geo.ranks;
-       r += workers) {
-    std::int64_t rows = 0;
-    for (std::int64_t base = 0; base < tokens; base += worker.threads()) {
-      const std::int64_t t = base + worker.thread();
-      rows += worker.count(t < tokens && (ranks_of(ctx.geo, in, t, r) & 1u) != 0);
-    }
-    if (worker.thread() == 0) handle.sent[r] = rows;
   }
 }
 

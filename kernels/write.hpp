@@ -25,8 +25,8 @@ namespace eptransport::detail {
 /// Writes what goes with token t's row, but for in-kernel scales, to all `sides`.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_HOST_DEVICE void write_sides(const Context& ctx, const dispatch_input& in, std::int64_t t,
-                                 const fan& sides) {
+EPT_NOINLINE EPT_HOST_DEVICE void write_sides(const Context& ctx, const dispatch_input& in,
+                                              std::int64_t t, const fan& sides) {
   const auto& worker = ctx.worker;
   const geometry& geo = ctx.geo;
   if (geo.quantise == quantisation::none && geo.scale_bytes != 0) {
@@ -52,13 +52,12 @@ EPT_HOST_DEVICE void write_sides(const Context& ctx, const dispatch_input& in, s
   }
 }
 
-/// Writes a piece of a token's row to all `rows`, and with the piece that begins it its side to all
-/// `sides`.
+/// Writes a piece of a token's row to all `rows`; in-kernel scales to all `sides`.
 EPT_NO_EXEC_CHECK
 template <class Context>
-EPT_NOINLINE EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch_input& in,
-                                              const piece& part, const fan& rows,
-                                              const fan& sides) {
+EPT_NOINLINE EPT_HOST_DEVICE void write_values(const Context& ctx, const dispatch_input& in,
+                                               const piece& part, const fan& rows,
+                                               const fan& sides) {
   const geometry& geo = ctx.geo;
   const auto token = static_cast<std::uint64_t>(part.row);
   const auto* x = static_cast<const std::byte*>(in.x);
@@ -73,6 +72,14 @@ EPT_NOINLINE EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch
     ctx.worker.fan_out(rows, first, x + token * geo.row_bytes + first,
                        static_cast<std::uint64_t>(bytes.end - bytes.begin));
   }
+}
+
+/// The same, and with the piece that begins the row what goes with it.
+EPT_NO_EXEC_CHECK
+template <class Context>
+EPT_HOST_DEVICE void write_piece(const Context& ctx, const dispatch_input& in, const piece& part,
+                                 const fan& rows, const fan& sides) {
+  write_values(ctx, in, part, rows, sides);
   if (part.begins()) write_sides(ctx, in, part.row, sides);
 }
 
