@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -27,6 +28,7 @@
 #include "ep_bench/cli.hpp"
 #include "ep_bench/cuda.hpp"
 #include "support/cuda/peer_group.cuh"
+#include "support/gpu_run.hpp"
 #include "support/inputs.hpp"
 #include "support/peer_run.hpp"
 #include "support/rank_run.hpp"
@@ -212,6 +214,12 @@ class caller {
   device_buffer<std::byte> x_, scales_, rows_, out_scales_, metadata_, y_, out_, handle_;
 };
 
+/// Ends the program: nothing that was measured counts.
+[[noreturn]] void fail(const failure& why) {
+  std::fprintf(stderr, "ep_bench: %s\n", why.message().c_str());
+  std::exit(1);
+}
+
 using callers = std::vector<std::unique_ptr<caller>>;
 using step = std::function<result<void>(caller&)>;
 
@@ -228,21 +236,29 @@ std::vector<series> between_events(const callers& all, const std::vector<step>& 
     const int batch = std::min(rounds - done, 40);
     *go = 0;
     std::vector<std::vector<cudaEvent_t>> events(all.size());
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      must(cudaSetDevice(all[r]->device()));
-      const auto mark = [&] {
-        events[r].emplace_back();
-        must(cudaEventCreate(&events[r].back()));
-        must(cudaEventRecord(events[r].back(), all[r]->stream()));
-      };
+    const auto mark = [&](std::size_t r) {
+      events[r].emplace_back();
+      must(cudaEventCreate(&events[r].back()));
+      must(cudaEventRecord(events[r].back(), all[r]->stream()));
+    };
+    const auto each = [&](const auto& body) {
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        must(cudaSetDevice(all[r]->device()));
+        body(r);
+        mark(r);
+      }
+    };
+    each([&](std::size_t r) {
       hold<<<1, 1, 0, all[r]->stream()>>>(go);
       must(cudaGetLastError());
-      mark();
-      for (int i = 0; i < batch + left_out; ++i) {
-        for (const step& one : steps) {
-          if (!one(*all[r])) must(cudaErrorLaunchFailure);
-          mark();
-        }
+    });
+    // Rank by rank for each step: streams of one GPU may share a queue, in which a rank's later
+    // calls must not stand before another's earlier ones.
+    for (int i = 0; i < batch + left_out; ++i) {
+      for (const step& one : steps) {
+        each([&](std::size_t r) {
+          if (const auto done = one(*all[r]); !done) fail(done.error());
+        });
       }
     }
     host_memory::signal_add(go, 1);  // pairs with the acquire in hold()
@@ -285,7 +301,7 @@ series host_observed(const callers& all, const step& one, int rounds) {
         while (arrived.load() < (i + 1) * ranks) {
         }
         const auto start = std::chrono::steady_clock::now();
-        if (!one(*all[r])) must(cudaErrorLaunchFailure);
+        if (const auto done = one(*all[r]); !done) fail(done.error());
         must(cudaStreamSynchronize(all[r]->stream()));
         const std::chrono::duration<double, std::micro> took =
             std::chrono::steady_clock::now() - start;
@@ -303,6 +319,12 @@ series host_observed(const callers& all, const step& one, int rounds) {
   return out;
 }
 
+/// GPUs of this machine, at least 1.
+int gpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? count : 1;
+}
+
 /// GB/s of large copies by kernels, every GPU at once: stores to the next GPU, loads from it, and
 /// within each GPU (read plus written).
 struct copy_limits {
@@ -315,8 +337,12 @@ struct copy_limits {
 result<copy_limits> measure_copies(const std::vector<int>& devices) {
   constexpr std::uint64_t bytes = std::uint64_t{256} << 20;
   constexpr int times = 8;
-  auto world =
-      peer_memory_world::create(devices, {.window_bytes = 2 * bytes, .blocks = 128, .warps = 16});
+  const auto share =
+      static_cast<std::uint32_t>(devices.size()) > static_cast<std::uint32_t>(gpus())
+          ? static_cast<std::uint32_t>(devices.size() / static_cast<std::size_t>(gpus()))
+          : 1U;
+  auto world = peer_memory_world::create(
+      devices, {.window_bytes = 2 * bytes, .blocks = 128 / share, .warps = 16});
   if (!world) return world.error();
   const std::int32_t ranks = (*world)->size();
   const auto run = [&](int source, int target) {  // relative to the rank that copies
@@ -330,7 +356,7 @@ result<copy_limits> measure_copies(const std::vector<int>& devices) {
       const copy_call call{rank.view(), (r + source) % ranks, (r + target) % ranks, bytes};
       for (int n = 0; n <= times; ++n) {
         if (n == 1) must(cudaEventRecord(marks[2 * i], nullptr));
-        if (!rank.executor().launch(call, 0, nullptr)) must(cudaErrorLaunchFailure);
+        if (const auto done = rank.executor().launch(call, 0, nullptr); !done) fail(done.error());
       }
       must(cudaEventRecord(marks[2 * i + 1], nullptr));
     }
@@ -407,8 +433,8 @@ std::string measure(const options& asked, support::run_result& result) {
   const group_shape shape = support::shape_of(config, p);
   const auto sizes = group<peer_memory>::sizes(shape, config.ranks);
   if (!sizes) return sizes.error().message();
-  std::vector<int> devices(static_cast<std::size_t>(config.ranks));
-  std::iota(devices.begin(), devices.end(), 0);
+  std::vector<int> devices;
+  for (int rank = 0; rank < config.ranks; ++rank) devices.push_back(rank % gpus());
   peer_memory_shape memory;
   memory.window_bytes = sizes->window_bytes;
   memory.signals = sizes->signals;
@@ -478,8 +504,17 @@ int run_peers(const options& asked, std::vector<measurement>& rows) {
   const std::int64_t most = *std::max_element(checked.tokens.begin(), checked.tokens.end());
   checked.iterations = std::min(checked.iterations, most > 1024 ? 1 : 3);
   checked.align_clocks = false;
-  measurement row{
-      .wire = checked.wire, .result = support::run_on_peers(checked), .clock = "measured"};
+  // Ranks that share a GPU cannot wait for it by themselves, as a checked run does: then the same
+  // kernels are checked as virtual ranks of one grid.
+  const bool share = checked.ranks > gpus();
+  if (share) {
+    std::fprintf(stderr, "%d ranks share %d GPU%s: no link is measured; checked in one grid\n",
+                 checked.ranks, gpus(), gpus() == 1 ? "" : "s");
+    checked.wire = "nvlink";
+  }
+  measurement row{.wire = support::peer_memory_wire,
+                  .result = share ? support::run_on_gpu(checked) : support::run_on_peers(checked),
+                  .clock = "measured"};
   if (row.result.error.empty() && row.result.verified) {
     row.result.error = measure(asked, row.result);
   }
