@@ -146,7 +146,7 @@ class send_queue {
   }
 
   /// Takes `count` slots, at most `window()`; `first` is the index of the first. The caller then
-  /// writes every one of them and publishes, whatever happens.
+  /// writes every one of them and publishes, whatever happens, or abandons them.
   EPT_NO_EXEC_CHECK
   template <PostingGroup G>
   EPT_HOST_DEVICE op_status reserve(const G& g, std::uint32_t count, std::uint64_t deadline_ns,
@@ -164,6 +164,15 @@ class send_queue {
   template <PostingGroup G>
   EPT_HOST_DEVICE op_status try_reserve(std::uint32_t count, std::uint64_t& first) const noexcept {
     return take_slots<G>(count, 0, first);
+  }
+
+  /// One thread: a reservation will never be published. What was reserved behind it never can be,
+  /// so the queue fails, and nobody waits for its turn.
+  EPT_NO_EXEC_CHECK
+  template <PostingGroup G>
+  EPT_HOST_DEVICE void abandon(std::uint64_t first) const noexcept {
+    detail::shared_words<typename G::memory, Scope>::latch(
+        state_, {queue_fault_kind::stuck_publisher, 0, attributes_.id, first});
   }
 
   /// Writes one reserved slot, by the calling thread.

@@ -4,34 +4,38 @@
 # the sanitizers, and the machine code. Prints a table last; exits with 1 if anything failed.
 #
 #   tools/gpu_check.sh [build folder]         default: build/cuda
-#   tools/gpu_check.sh --tests PATH --bench PATH [--traces FOLDER] [--only STEP,STEP..]
+#   tools/gpu_check.sh --tests PATH --bench PATH [--device PATH] [--traces FOLDER]
+#                      [--only STEP,STEP..]
 #
 # The programs may have been built elsewhere: no compiler and no CMake is needed here.
-# Steps: tests bench memcheck initcheck synccheck racecheck sass
+# Steps: tests gdaki nodes bench memcheck initcheck synccheck racecheck sass
 set -u -o pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build/cuda
 tests=
 bench=
+device=
 traces=$root/benchmarks/traces
-only=tests,bench,memcheck,initcheck,synccheck,racecheck,sass
+only=tests,gdaki,nodes,bench,memcheck,initcheck,synccheck,racecheck,sass
 while [ $# -gt 0 ]; do
   case $1 in
     --tests) tests=$2; shift 2 ;;
     --bench) bench=$2; shift 2 ;;
+    --device) device=$2; shift 2 ;;
     --traces) traces=$2; shift 2 ;;
     --only) only=$2; shift 2 ;;
-    -h | --help) sed -n '3,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '3,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     -*) echo "gpu_check.sh: no option $1; --help lists them" >&2; exit 2 ;;
     *) build=$1; shift ;;
   esac
 done
 tests=${tests:-$build/bin/cuda_tests}
 bench=${bench:-$build/bin/ep_bench}
-for program in "$tests" "$bench"; do
+device=${device:-$build/bin/device_tests}
+for program in "$tests" "$bench" "$device"; do
   if [ ! -x "$program" ]; then
-    echo "gpu_check.sh: $program is not there; build it, or give --tests and --bench" >&2
+    echo "gpu_check.sh: $program is not there; build it, or give --tests, --bench, --device" >&2
     exit 2
   fi
 done
@@ -87,8 +91,19 @@ export -f machine_code
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true
 
+gdaki='CudaGdaki/*:CudaGdakiFault*:CudaNegativeControl*'
 if wanted tests; then
-  step "cuda_tests" 240 '^\[  PASSED|FAILED TEST' "$tests" --gtest_brief=1
+  step "cuda_tests" 240 '^\[  PASSED|FAILED TEST' "$tests" --gtest_brief=1 \
+    "--gtest_filter=-$gdaki"
+fi
+if wanted gdaki; then
+  step "conformance of gdaki" 60 '^\[  PASSED|FAILED TEST' "$tests" --gtest_brief=1 \
+    "--gtest_filter=$gdaki"
+fi
+if wanted nodes; then
+  step "two nodes on one GPU" 60 '^\[  PASSED|FAILED TEST' "$device" --gtest_brief=1 \
+    '--gtest_filter=OneGpu/TwoNodes*'
+  grep -E ' us, combine ' "$log/out"
 fi
 
 # bench NAME ARGUMENTS..: one line of the table, all wires unless the arguments say otherwise.

@@ -167,7 +167,10 @@ class gdaki_world {
 
   // Used by the ranks.
   [[nodiscard]] view_type view_of(std::uint32_t rank) const noexcept {
-    return {cables_->tables_of(rank), gdaki_detail::host_waiter(*counts_[rank], turns_.get())};
+    return {tables_of(rank), gdaki_detail::host_waiter(*counts_[rank], turns_.get())};
+  }
+  [[nodiscard]] gdaki_detail::tables<Wire> tables_of(std::uint32_t rank) const noexcept {
+    return cables_->tables_of(rank);
   }
   [[nodiscard]] std::span<std::byte> window_of(std::uint32_t rank) const noexcept {
     return {places_[rank].window, static_cast<std::size_t>(options_.window_bytes)};

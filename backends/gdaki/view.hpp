@@ -228,13 +228,14 @@ class gdaki_view {
       if (got == op_status::failed) blame<Group>(index);
       return got != op_status::expired;
     };
-    op_status status = wait(group, done, deadline_ns);
-    first = static_cast<std::uint64_t>(group.first(static_cast<std::int64_t>(first)));
-    if (status == op_status::ok) {
-      got = static_cast<op_status>(group.first(static_cast<std::int64_t>(got)));
-      if (got == op_status::failed) status = got;
+    const op_status status = wait(group, done, deadline_ns);
+    // The rank failed in the look that took the slots: nothing is posted, so they are given up.
+    if (group.thread() == 0 && status != op_status::ok && got == op_status::ok) {
+      queue.template abandon<Group>(first);
     }
-    return status;
+    first = static_cast<std::uint64_t>(group.first(static_cast<std::int64_t>(first)));
+    if (status != op_status::ok) return status;
+    return static_cast<op_status>(group.first(static_cast<std::int64_t>(got)));
   }
 
   EPT_NO_EXEC_CHECK

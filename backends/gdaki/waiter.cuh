@@ -3,6 +3,7 @@
 /// @brief How a GPU thread waits for a NIC: by looking, until the deadline.
 #pragma once
 
+#include <eptransport/backends/gdaki/detail/look.hpp>
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/memory.cuh>
 #include <eptransport/core/transport.hpp>
@@ -25,13 +26,7 @@ struct device_waiter {
   template <class Failed, class Done>
   EPT_DEVICE static op_status wait(const Failed& failed, const Done& done,
                                    std::uint64_t deadline_ns) noexcept {
-    for (;;) {
-      const bool reached = done();
-      if (failed()) return op_status::failed;
-      if (reached) return op_status::ok;
-      if (now_ns() >= deadline_ns) return op_status::expired;
-      device_memory::relax();
-    }
+    return look_until<device_memory>(failed, done, [&] { return now_ns() >= deadline_ns; });
   }
 
   /// Nobody counts on the GPU.

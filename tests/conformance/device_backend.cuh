@@ -28,40 +28,39 @@ struct device_call {
   std::uint64_t deadline_ns = 0;
 };
 
-/// @param returned  pinned: the status, or the value of `now`, `pointer` and `read`
+/// What the call returns, as a number: the status, or the value of `now`, `pointer` and `read`.
 template <class View>
-EPT_KERNEL void run_device_call(View view, device_call call, std::uint64_t* returned) {
-  const eptransport::cuda_warp warp(0, 1, nullptr);
+[[nodiscard]] EPT_DEVICE std::uint64_t make_device_call(const View& view, const device_call& call,
+                                                        const eptransport::cuda_warp& warp) {
   const auto status = [&](op_status s) { return static_cast<std::uint64_t>(s); };
-  std::uint64_t out = 0;
   switch (call.what) {
     case device_call::kind::now:
-      out = view.now_ns();
-      break;
+      return view.now_ns();
     case device_call::kind::pointer:
-      out = reinterpret_cast<std::uintptr_t>(
+      return reinterpret_cast<std::uintptr_t>(
           view.peer_pointer(call.request.peer, call.request.dst_offset, call.request.bytes));
-      break;
     case device_call::kind::put:
-      out = status(view.put(warp, call.channel, call.request, call.deadline_ns));
-      break;
+      return status(view.put(warp, call.channel, call.request, call.deadline_ns));
     case device_call::kind::signal:
-      out = status(view.signal(warp, call.channel, call.request.peer, call.request.signal,
-                               call.deadline_ns));
-      break;
+      return status(view.signal(warp, call.channel, call.request.peer, call.request.signal,
+                                call.deadline_ns));
     case device_call::kind::read:
-      out = view.read_signal(call.request.signal);
-      break;
+      return view.read_signal(call.request.signal);
     case device_call::kind::wait:
-      out = status(view.wait_signal(warp, call.request.signal, call.at_least, call.deadline_ns));
-      break;
+      return status(view.wait_signal(warp, call.request.signal, call.at_least, call.deadline_ns));
     case device_call::kind::flush:
-      out = status(view.flush(warp, call.channel, call.deadline_ns));
-      break;
+      return status(view.flush(warp, call.channel, call.deadline_ns));
     case device_call::kind::submit:
       view.submit(warp, call.channel);
-      break;
+      return 0;
   }
+  return 0;
+}
+
+/// @param returned  pinned
+template <class View>
+EPT_KERNEL void run_device_call(View view, device_call call, std::uint64_t* returned) {
+  const std::uint64_t out = make_device_call(view, call, eptransport::cuda_warp(0, 1, nullptr));
   if (threadIdx.x == 0) *returned = out;
 }
 
@@ -102,10 +101,12 @@ class device_caller {
 };
 
 /// Models `TransportView` for host threads: each call runs on the GPU, and returns when it has.
-template <class View>
+///
+/// @tparam Caller  `run(view, call)` makes it
+template <class View, class Caller = device_caller>
 class called_view {
  public:
-  called_view(const View& view, device_caller& caller) : view_(view), caller_(&caller) {}
+  called_view(const View& view, Caller& caller) : view_(view), caller_(&caller) {}
 
   [[nodiscard]] std::int32_t rank() const { return view_.rank(); }
   [[nodiscard]] std::int32_t size() const { return view_.size(); }
@@ -166,7 +167,7 @@ class called_view {
   }
 
   View view_;
-  device_caller* caller_;
+  Caller* caller_;
 };
 
 /// What all GPU backends have in common. Each case runs with few seeds: the wires deliver at once.

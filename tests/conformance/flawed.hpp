@@ -27,12 +27,11 @@ enum class flaw {
   ignores_deadlines,     ///< a wait that expires says ok
 };
 
-/// The view of a loopback rank, spoilt.
-template <class Profile, flaw kFlaw>
+/// A view for host threads, spoilt.
+template <class View, flaw kFlaw>
 class flawed_view {
  public:
-  flawed_view(const eptransport::loopback_view<Profile>& inner, std::uint64_t* puts)
-      : inner_(inner), puts_(puts) {}
+  flawed_view(const View& inner, std::uint64_t* puts) : inner_(inner), puts_(puts) {}
 
   [[nodiscard]] std::int32_t rank() const { return inner_.rank(); }
   [[nodiscard]] std::int32_t size() const { return inner_.size(); }
@@ -97,7 +96,7 @@ class flawed_view {
   }
 
  private:
-  eptransport::loopback_view<Profile> inner_;
+  View inner_;
   std::uint64_t* puts_;
 };
 
@@ -105,7 +104,7 @@ template <class Profile, flaw kFlaw>
 class flawed {
  public:
   using transport_concept = eptransport::transport_tag;
-  using view_type = flawed_view<Profile, kFlaw>;
+  using view_type = flawed_view<eptransport::loopback_view<Profile>, kFlaw>;
   using executor_type = eptransport::host_executor;
   static constexpr eptransport::capabilities caps = Profile::caps;
 

@@ -57,6 +57,16 @@ namespace eptransport::support {
                                           window_layout_of(config, problem_of(config)).lane_bytes();
 }
 
+/// The node of a rank. The tables of a GPU's view are the kernels'.
+template <class Transport>
+[[nodiscard]] std::int32_t node_of(const Transport& transport, std::int32_t rank) {
+  if constexpr (requires { transport.nodes(); }) {
+    return transport.nodes()[static_cast<std::size_t>(rank)];
+  } else {
+    return transport.view().node(rank);
+  }
+}
+
 /// What a call is, for a rig that has to know what it sends.
 enum class call_part {
   dispatch,  ///< whole, or the first half
@@ -127,7 +137,7 @@ class rank_run {
     verdict_.reason = group_->reason();
     if (group_->message() == message_shape::per_node) {
       std::vector<int> nodes;
-      for (int r = 0; r < config_.ranks; ++r) nodes.push_back(transport_.view().node(r));
+      for (int r = 0; r < config_.ranks; ++r) nodes.push_back(node_of(transport_, r));
       for (lane_run& lane : lanes_) lane.use_relays(nodes);
     }
     std::uint64_t extra = extra_start(config_, group_->needs());

@@ -3,6 +3,7 @@
 /// @brief How host threads wait on emulated NICs: by yielding, or by passing the baton.
 #pragma once
 
+#include <eptransport/backends/gdaki/detail/look.hpp>
 #include <eptransport/core/baton.hpp>
 #include <eptransport/core/config.hpp>
 #include <eptransport/core/memory.hpp>
@@ -36,6 +37,9 @@ class host_waiter {
   /// An error that `done` finds is as good as one that was there before.
   template <class Failed, class Done>
   op_status wait(const Failed& failed, const Done& done, std::uint64_t deadline_ns) const {
+    if (turns_ == nullptr) {
+      return look_until<host_memory>(failed, done, [&] { return now_ns() > deadline_ns; });
+    }
     struct wish {
       const Failed& failed;
       const Done& done;
@@ -45,10 +49,6 @@ class host_waiter {
       if (failed()) return op_status::failed;
       if (reached) return op_status::ok;
       if (now_ns() > deadline_ns) return op_status::expired;
-      if (turns_ == nullptr) {
-        host_memory::relax();
-        continue;
-      }
       turns_->wait({[](void* w) {
                       const auto& it = *static_cast<wish*>(w);
                       return it.failed() || it.done() || it.failed();

@@ -164,7 +164,7 @@ run_result run_in(World& everything, const run_config& config, const router& rou
   const double dispatches = config.iterations * config.lanes;
   for (int rank = 0; rank < config.ranks; ++rank) {
     const transport& one = everything.rank(rank);
-    out.nodes.push_back(one.view().node(rank));
+    out.nodes.push_back(node_of(one, rank));
     if (const auto sound = one.fault(); !sound) out.violations += sound.error().message() + "\n";
     if (times == nullptr || !how.timed) continue;
     const row_traffic& rows = moved[static_cast<std::size_t>(rank)];
