@@ -115,13 +115,14 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
                      plan_.placement.size() * sizeof(expert_place));
   if (!written) return written.error();
   geo.placement = reinterpret_cast<const expert_place*>(workspace_);
+  node_table nodes = geo.relay.table;  // the host's, which `layout()` keeps
   if (geo.message == message_shape::per_node) {
     const std::vector<std::int32_t>& words = plan_.nodes.words();
     std::byte* table = workspace_ + detail::placement_bytes(plan_);
     const auto copied = executor.write(table, reinterpret_cast<const std::byte*>(words.data()),
                                        words.size() * sizeof(std::int32_t));
     if (!copied) return copied.error();
-    geo.relay.table = plan_.nodes.at(reinterpret_cast<const std::int32_t*>(table));
+    nodes = plan_.nodes.at(reinterpret_cast<const std::int32_t*>(table));
   }
   region_ = memory.window_offset;
   geo.hello += memory.window_offset;
@@ -131,6 +132,7 @@ result<void> group<T>::place(const group_memory& memory, std::uint32_t workers) 
     lane_part& lane = lanes_[i];
     const std::uint64_t shift = memory.window_offset + i * geo.lane_bytes;
     lane.geo = geo;
+    lane.geo.relay.table = nodes;
     for (std::uint64_t* offset :
          {&lane.geo.landing, &lane.geo.rows, &lane.geo.sides, &lane.geo.combine, &lane.geo.staging,
           &lane.geo.staged_rows, &lane.geo.staged_sides, &lane.geo.returns, &lane.geo.ready,

@@ -213,7 +213,8 @@ TEST(CudaGdakiFault, AFailedPutEndsEveryWaitOfItsRank) {
   EPT_EXPECT_SEED(0U, a_failed_put_ends_every_wait, mlx5);
 }
 
-/// The negative controls: calls that run on the GPU, spoilt on their way there.
+/// The negative controls: calls that run on the GPU, spoilt on their way there. Here each call is a
+/// launch: a flaw that only shows if a wait is quicker than the put it waits for is the host's.
 template <flaw kFlaw>
 struct spoilt : cuda_gdaki_backend<efa_wire, gpu_nic::block> {
   using sound = cuda_gdaki_backend<efa_wire, gpu_nic::block>;
@@ -231,7 +232,6 @@ TEST(CudaNegativeControl, EachFlawIsFoundByItsCase) {
   EPT_EXPECT_SEED(0U, puts_are_counted, spoilt<flaw::none>);
   EPT_EXPECT_SEED(1U, puts_are_counted, spoilt<flaw::counts_twice>);
   EPT_EXPECT_SEED(1U, puts_are_counted, spoilt<flaw::drops_when_busy>);
-  EPT_EXPECT_SEED(1U, counts_survive_the_wrap, spoilt<flaw::waits_as_unsigned>);
   EPT_EXPECT_SEED(1U, empty_messages_count, spoilt<flaw::forgets_empty_puts>);
   EPT_EXPECT_SEED(1U, waits_end_at_their_deadline, spoilt<flaw::waits_for_less>);
   EPT_EXPECT_SEED(1U, waits_end_at_their_deadline, spoilt<flaw::ignores_deadlines>);
