@@ -32,6 +32,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -84,8 +85,11 @@ class engine {
     bool moved = reap();
     // What the endpoint refused in the last step is tried first, and closes its batch.
     blocked_ = false;
-    if (unstage(false) && visit()) moved = true;
+    const bool ends = winding_down_.load(std::memory_order_relaxed);
+    if (unstage(false) && !ends && visit()) moved = true;
     publish();
+    // Release: whoever sees it sees what arrived before.
+    if (ends && in_flight() == 0) wound_down_.store(true, std::memory_order_release);
     if (moved) {
       statistics_.steps.add(1);
       idle_ = false;
@@ -97,6 +101,24 @@ class engine {
     }
     return moved;
   }
+
+  /// From its next step on the engine begins nothing more: what is in flight ends, what arrives is
+  /// counted, and commands stay where they are.
+  ///
+  /// @par Threads  any
+  void wind_down() noexcept { winding_down_.store(true, std::memory_order_relaxed); }
+  /// Nothing is in flight any more after `wind_down`. Never true after a failure.
+  ///
+  /// @par Threads  any
+  [[nodiscard]] bool wound_down() const noexcept {
+    return wound_down_.load(std::memory_order_acquire);
+  }
+  /// Posts to that peer, of those that arrive as completions. Once `wound_down`, from any thread.
+  [[nodiscard]] std::uint64_t posted(std::uint32_t peer) const { return peers_[peer].posted; }
+  /// Such posts of peers that have arrived.
+  ///
+  /// @par Threads  any
+  [[nodiscard]] std::uint64_t arrived() const noexcept { return arrived_.get(); }
 
   /// Looks for what does not move: four calls without progress of an operation, or of the first
   /// command that waits for a peer, are a failure that names the peer. The caller spaces them.
@@ -143,6 +165,7 @@ class engine {
     std::uint32_t buffer = no_buffer;  ///< of the message being filled
     std::uint32_t stalled = 0;         ///< calls of `watch` that found the same first command
     std::uint32_t watched = 0;         ///< that command, as `first`
+    std::uint64_t posted = 0;          ///< what arrives there as a completion
     bool active = false;               ///< in the round of peers with commands
     bool owes = false;                 ///< in the list of peers to return credits to
     bool listed = false;               ///< in the list of peers with a message being filled
@@ -256,6 +279,9 @@ class engine {
   std::uint32_t in_batch_ = 0;  ///< posts since the last doorbell
   bool blocked_ = false;        ///< the endpoint refused a post in this step
   bool idle_ = false;
+  std::atomic<bool> winding_down_ = false;
+  std::atomic<bool> wound_down_ = false;
+  counter arrived_;
   engine_statistics statistics_;
 };
 

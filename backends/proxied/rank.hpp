@@ -5,12 +5,15 @@
 /// Ranks meet through a bootstrap, then talk through the ports of a wire. Building is collective:
 /// window and engines first, then the comparison of settings, the exchange of addresses, and a
 /// barrier, after which every rank takes what the others post. Teardown begins with a barrier,
-/// because a peer's data may move only while its target polls, and has a second one once no thread
-/// of this rank posts any more, after which what still arrives is taken and the endpoints go.
+/// behind which nobody begins a post. Every rank then says how much it has posted to whom, and goes
+/// on polling, because data may move only while their target polls, until all have what was posted
+/// to them. Then threads and endpoints go.
 ///
 /// A wire may keep a proxy thread for ever: shm takes locks in memory that a peer shares, and one
 /// that stopped or died with such a lock in its hand gives it back to nobody. That thread is left
-/// behind when the rank closes, with all that it may still touch.
+/// behind when the rank closes, with all that it may still touch. And a wire may not bear that an
+/// endpoint is closed while something is on its way to it: where the ranks could not agree that
+/// nothing is, the endpoints of such a wire stay open, without a thread and without the window.
 #pragma once
 
 #include <eptransport/backends/proxied/detail/rank_parts.hpp>
@@ -30,6 +33,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -45,7 +49,8 @@ namespace eptransport {
 ///
 /// - `caps`, and `name` for messages
 /// - `ports_type`: `open(options, window, comms)`, `endpoint(comm)`, `address()`, `connect(all)`,
-///   `bury(rank)`, as `proxy::fabric_ports` has them, and the types `options` and `endpoint_type`
+///   `bury(rank)`, `closes_only_at_rest()`, `withdraw()`, as `proxy::fabric_ports` has them, and
+///   the types `options` and `endpoint_type`
 ///
 /// @par Errors   A peer that dies fails every wait of this rank; `fault()` then names the rank that
 ///               died, as the bootstrap heard it, in front of what was noticed here.
@@ -94,37 +99,33 @@ class proxied_rank {
   /// What the destructor does, for those who want to know. Collective; nothing but the destructor
   /// may be called after it.
   ///
-  /// @param patience_ns  for the proxy threads to come back from the wire; above `closing_ns` it
-  ///                     counts as that, since the other ranks wait no longer
-  /// @par Errors  `transport_failed` where one did not: it, the window, the rings and the endpoints
-  ///              of this rank stay until the process ends
+  /// @param patience_ns  for what is posted to be complete, again for it to arrive, and again for
+  ///                     the proxy threads to come back from the wire; above `closing_ns` it counts
+  ///                     as that, since the other ranks wait no longer
+  /// @par Errors  `transport_failed` where a thread did not, or where the ranks did not come to
+  ///              rest together on a wire that closes only then: what is left behind, the window,
+  ///              the rings and the endpoints of this rank stay until the process ends
   result<void> close(std::uint64_t patience_ns = stopping_ns) {
     if (std::exchange(closed_, true)) return {};
     // In one order with `attentive::look`: no thread begins to look any more.
     parts_->closing.store(true);
-    const bool works =
-        !parts_->drivers.empty() && !parts_->noticed.failed() && !state().fault.failed();
-    const bool met = works && meeting_.barrier(closing_ns).has_value();
+    const std::chrono::nanoseconds patience(std::min(patience_ns, closing_ns));
+    const bool at_rest = parts_->drivers.empty() || come_to_rest(patience);
     for (const auto& d : parts_->drivers) d->request_stop();
-    const auto end = std::chrono::steady_clock::now() +
-                     std::chrono::nanoseconds(std::min(patience_ns, closing_ns));
+    const auto end = std::chrono::steady_clock::now() + patience;
     std::size_t stuck = 0;
     for (const auto& d : parts_->drivers) stuck += d->stop_until(end) ? 0 : 1;
     // A thread that is left behind may be here instead of in the wire, for `hearsay_ns` at most.
     for (const attentive& a : parts_->watched) {
       while (a.looks.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    // Nobody posts any more: what still arrives can be taken before an endpoint goes.
-    if (met) (void)meeting_.barrier(closing_ns);
     bury_the_dead();
-    if (stuck == 0) return {};
+    const bool stays = !at_rest && parts_->ports->closes_only_at_rest();
+    if (stuck == 0 && !stays) return {};
     keep_for_ever(parts_);
-    if (parts_->ports != nullptr) parts_->ports->bury(static_cast<std::uint32_t>(meeting_.rank()));
-    return failure{errc::transport_failed, "proxied_rank::close",
-                   "rank " + std::to_string(meeting_.rank()) + ": " + std::to_string(stuck) +
-                       " of " + std::to_string(parts_->drivers.size()) +
-                       " proxy threads did not come back from the wire and are left behind, with " +
-                       "the rank's window; a peer may have stopped or died inside a shared lock"};
+    if (stuck == 0) parts_->ports->withdraw();
+    parts_->ports->bury(static_cast<std::uint32_t>(meeting_.rank()));
+    return left_behind(stuck);
   }
 
   [[nodiscard]] view_type view() const noexcept { return view_type(*parts_->state); }
@@ -275,6 +276,80 @@ class proxied_rank {
            [](void* p) { static_cast<attentive*>(p)->engine->statistics().naps.add(1); }});
     }
     parts_->drivers = proxied_detail::start_drivers(all, options_);
+  }
+
+  /// What was posted has arrived at every rank, and all of them know it. Nobody posts any more, but
+  /// each goes on polling: the others may need that to end their posts.
+  [[nodiscard]] bool come_to_rest(std::chrono::nanoseconds patience) {
+    if (failed() || !meeting_.barrier(closing_ns)) return false;
+    for (const auto& e : parts_->engines) e->wind_down();
+    const bool ended = wait_for(patience, [this] {
+      return std::ranges::all_of(parts_->engines, [](const auto& e) { return e->wound_down(); });
+    });
+    std::uint64_t expected = 0;
+    if (!posted_to_this_rank(ended, expected)) return false;  // as on every rank
+    return everywhere(wait_for(patience, [&] {
+      std::uint64_t n = 0;
+      for (const auto& e : parts_->engines) n += e->arrived();
+      return n >= expected;
+    }));
+  }
+
+  /// The sum over all ranks; false if one of them has not ended its posts. Collective.
+  [[nodiscard]] bool posted_to_this_rank(bool known, std::uint64_t& sum) {
+    const auto ranks = static_cast<std::size_t>(meeting_.size());
+    std::vector<std::uint64_t> posted(known ? ranks : 0);
+    for (std::uint32_t rank = 0; rank < posted.size(); ++rank) {
+      for (const auto& e : parts_->engines) posted[rank] += e->posted(rank);
+    }
+    const auto all = meeting_.all_gather(std::as_bytes(std::span(posted)), closing_ns);
+    if (!all) return false;
+    const std::size_t at = sizeof sum * static_cast<std::size_t>(meeting_.rank());
+    for (const std::vector<std::byte>& its : *all) {
+      std::uint64_t n = 0;
+      if (its.size() != ranks * sizeof n) return false;
+      std::memcpy(&n, its.data() + at, sizeof n);
+      sum += n;
+    }
+    return true;
+  }
+
+  /// All ranks say so. Collective.
+  [[nodiscard]] bool everywhere(bool here) {
+    const std::byte own{here};
+    const auto all = meeting_.all_gather(std::span(&own, 1), closing_ns);
+    return all && std::ranges::all_of(*all, [](const auto& rank) {
+             return rank.size() == 1 && rank[0] == std::byte{1};
+           });
+  }
+
+  [[nodiscard]] bool failed() const {
+    return parts_->noticed.failed() || parts_->state->fault.failed();
+  }
+
+  template <class Condition>
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds patience, const Condition& done) const {
+    using clock = std::chrono::steady_clock;
+    const auto end = clock::now() + patience;
+    while (!done()) {
+      if (failed() || clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return true;
+  }
+
+  [[nodiscard]] failure left_behind(std::size_t stuck) const {
+    std::string why = "rank " + std::to_string(meeting_.rank()) + ": ";
+    if (stuck != 0) {
+      why += std::to_string(stuck) + " of " + std::to_string(parts_->drivers.size()) +
+             " proxy threads did not come back from the wire and are left behind, with the " +
+             "rank's window; a peer may have stopped or died inside a shared lock";
+    } else {
+      why +=
+          "the ranks did not come to rest together, and this wire's endpoints cannot be closed " +
+          std::string("while something is on its way to them: they are left behind");
+    }
+    return {errc::transport_failed, "proxied_rank::close", why};
   }
 
   /// What a process leaves on its host when it is killed, nobody else removes.

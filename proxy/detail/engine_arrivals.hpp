@@ -132,6 +132,7 @@ void engine<Endpoint>::take_immediate(std::uint32_t immediate) {
                                             std::to_string(f.source) + " and signal " +
                                             std::to_string(f.signal));
   }
+  arrived_.add(1);
   peer_state& peer = peers_[f.source];
   if (f.signal == immediates_.write_credit()) {
     peer.write_credits += f.count;
@@ -163,6 +164,7 @@ void engine<Endpoint>::check_credits(std::uint32_t source) {
 
 template <ProxyEndpoint Endpoint>
 void engine<Endpoint>::take_message(const completion& c) {
+  arrived_.add(1);
   statistics_.arrived_messages.add(1);
   message_reader reader(receive_slot(c.context), c.bytes);
   const message_header& header = reader.header();
@@ -243,6 +245,7 @@ bool engine<Endpoint>::return_credit(std::uint32_t index, std::uint32_t& taken, 
                              .has_immediate = true,
                              .context = operation_of(operation_kind::credit, index)};
   taken -= n;
+  ++peers_[index].posted;
   statistics_.credit_writes.add(1);
   return true;
 }

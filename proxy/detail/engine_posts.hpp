@@ -204,7 +204,10 @@ bool engine<Endpoint>::write(std::uint32_t index, const waiting& w) {
       .immediate = signals ? immediates_.encode(group_.rank, w.what.signal, w.what.count) : 0,
       .has_immediate = signals,
       .context = op};
-  if (signals) --peer.write_credits;
+  if (signals) {
+    --peer.write_credits;
+    ++peer.posted;
+  }
   statistics_.writes.add(1);
   statistics_.bytes.add(w.what.bytes);
   return true;
@@ -229,6 +232,7 @@ bool engine<Endpoint>::close_message(std::uint32_t index) {
                            .context = op};
   statistics_.bytes.add(peer.message.bytes());
   peer.message = message_writer();
+  ++peer.posted;
   statistics_.messages.add(1);
   return true;
 }

@@ -117,6 +117,9 @@ class libfabric_endpoint {
       : domain_(std::move(domain)), refuse_posts_(options.refuse_posts), window_(window) {}
 
   result<void> open(const fabric_options& options);
+  [[nodiscard]] bool over_rxm() const noexcept {
+    return std::string_view(domain_->info->fabric_attr->prov_name).ends_with(";ofi_rxm");
+  }
   void settle() noexcept;
   void close() noexcept;
   result<void> set_limits(const fabric_options& options);
@@ -179,6 +182,13 @@ class fabric_ports {
   [[nodiscard]] result<void> connect(std::span<const std::vector<std::byte>> all);
   /// A rank of this host is dead: removes what its endpoints left in /dev/shm, if it was shm.
   void bury(std::uint32_t rank) const noexcept;
+  /// Closing may end in a crash while something is on its way to this rank. To close a connection,
+  /// ofi_rxm handles the completions of all: over tcp a write that had half arrived is one of them,
+  /// without a context, which libfabric 1.17 looks into.
+  [[nodiscard]] bool closes_only_at_rest() const noexcept;
+  /// Nothing may be written to the window any more. For endpoints that stay open and that nobody
+  /// uses again.
+  void withdraw() noexcept;
 
  private:
   fabric_ports() = default;

@@ -82,7 +82,9 @@ struct libfabric_process {
     if (!leaving.barrier(patience_ns)) out.add("the others did not come to the end of the case");
     if (!made) return;
     if (!(*made)->intact()) out.add("a window's guard zone is damaged");
-    if (const auto closed = (*made)->close(); !closed) out.add(closed.error().message());
+    const auto closed = (*made)->close();
+    // After a failure the endpoints of some providers are left behind.
+    if (!closed && request.broken_rank < 0) out.add(closed.error().message());
   }
 };
 

@@ -269,6 +269,50 @@ TEST(LibfabricFailure, APeerThatCannotBeReachedIsNamed) {
   });
 }
 
+/// What a rank has to say that puts large pieces to the others until that fails. Rank 0 only
+/// closes.
+[[nodiscard]] std::string put_until_it_fails(const bootstrap_options& options) {
+  constexpr std::uint64_t bytes = 4'000'000;
+  constexpr std::uint64_t patience = 20'000'000'000;
+  auto joined = tcp_bootstrap::join(options);
+  if (!joined) return joined.error().message();
+  proxied_options settings{.window_bytes = 2 * bytes, .signals = 1};
+  settings.driver.idle = proxy::polite;
+  auto made =
+      libfabric::create(**joined, settings, {.provider = provider_under_test("tcp")}, patience);
+  if (!made) return made.error().message();
+  libfabric& own = **made;
+  if (!(*joined)->barrier(patience)) return "the others did not come";
+  const std::uint64_t end = own.view().now_ns() + patience;
+  auto status = options.rank == 0 ? op_status::failed : op_status::ok;
+  for (int i = 0; status == op_status::ok; ++i) {
+    const put_request request{.peer = (options.rank + 1 + i % 2) % 3,
+                              .dst_offset = bytes,
+                              .src = own.window().data(),
+                              .bytes = bytes,
+                              .signal = 0};
+    status = own.view().put(host_thread(), 0, request, end);
+  }
+  const std::string why = own.fault() ? "" : own.fault().error().message();
+  (void)own.close();
+  return "closed; " + why;
+}
+
+/// A rank closes amid what the others put to it: that ends the job, by name, and no process.
+TEST(LibfabricFailure, ARankThatClosesAloneEndsNoProcess) {
+  for (int round = 0; round < (address_sanitizer ? 1 : 3); ++round) {
+    auto started = rank_processes::start(3, put_until_it_fails);
+    ASSERT_TRUE(started) << started.error().message();
+    const auto endings = started->wait(milliseconds(40'000));
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(endings[rank].clean()) << "rank " << rank << ", status " << endings[rank].status;
+      EXPECT_TRUE(endings[rank].said.starts_with("closed; ")) << endings[rank].said;
+      EXPECT_EQ(endings[rank].said.find("rank 0") == std::string::npos, rank == 0)
+          << "rank " << rank << ": " << endings[rank].said;
+    }
+  }
+}
+
 /// A rank that joins and never builds: the others say so at their limit.
 TEST(LibfabricFailure, ARankThatNeverBuildsIsNamed) {
   auto started = rank_processes::start(3, [](const bootstrap_options& options) -> std::string {

@@ -81,7 +81,9 @@ struct pair_process {
     if (!both) out.add(both.error().message());
     if (!leaving.barrier(patience_ns)) out.add("the others did not come to the end of the case");
     if (!(*inside)->intact()) out.add("a window's guard zone is damaged");
-    if (const auto closed = (*between)->close(); !closed) out.add(closed.error().message());
+    const auto closed = (*between)->close();
+    // After a failure the endpoints of some providers are left behind.
+    if (!closed && request.broken_rank < 0) out.add(closed.error().message());
   }
 };
 

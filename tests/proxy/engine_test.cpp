@@ -170,6 +170,45 @@ class reluctant_endpoint {
   std::uint64_t refusals_;
 };
 
+// Writes, messages and credits of three ranks are counted where they are posted and where they
+// arrive; what was not begun stays in the rings.
+TEST(Engine, WindingDownEndsWhatIsInFlightAndBeginsNothing) {
+  rig_options options{.ranks = 3, .ring_slots = 64};
+  options.engine.eager = 16;
+  options.engine.writes_per_peer = 4;
+  options.engine.slots_per_peer = 2;
+  options.engine.peer_queue = 2;
+  memory_rig r(options);
+  ASSERT_EQ(r.error, "");
+  for (std::uint32_t i = 0; i < 600; ++i) {
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      r.push_or_step(rank,
+                     {.dst_offset = 1024, .bytes = i % 2 * 60, .peer = (rank + 1 + i % 2) % 3});
+    }
+  }
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(r.at(rank).wound_down());
+    r.at(rank).wind_down();
+  }
+  const std::uint64_t begun = r.at(0).statistics().commands.get();
+  ASSERT_TRUE(r.until([&] {
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      std::uint64_t posted = 0;
+      for (std::uint32_t from = 0; from < 3; ++from) posted += r.at(from).posted(rank);
+      if (!r.at(rank).wound_down() || r.at(rank).arrived() != posted) return false;
+    }
+    return true;
+  }));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_GT(r.at(rank).statistics().credit_writes.get(), 0U);
+    EXPECT_GT(r.at(rank).statistics().messages.get(), 0U);
+    EXPECT_GT(r.at(rank).statistics().writes.get(), 0U);
+    EXPECT_FALSE(r.complete(rank)) << "all was done before";
+    EXPECT_EQ(r.why(rank), "");
+  }
+  EXPECT_EQ(r.at(0).statistics().commands.get(), begun);
+}
+
 TEST(Engine, RefusedAMillionTimesAPostGoesOutOnce) {
   constexpr std::uint64_t refusals = 1'000'000;
   for (const std::uint64_t eager : {0ULL, 64ULL}) {

@@ -102,9 +102,16 @@ class rank_processes {
     return false;
   }
 
+  /// For `wait`: once a child has failed, how long the others have to end too.
+  static constexpr std::chrono::milliseconds together{15'000};
+
   /// Hears all of them to the end; whoever is not done by then is killed.
-  std::vector<ending> wait(std::chrono::milliseconds patience) {
-    const auto end = std::chrono::steady_clock::now() + patience;
+  ///
+  /// @param after_failure  from when a child has ended without having said anything; 0: as long as
+  ///                       without that
+  std::vector<ending> wait(std::chrono::milliseconds patience,
+                           std::chrono::milliseconds after_failure = {}) {
+    auto end = std::chrono::steady_clock::now() + patience;
     const auto left = [&end] {
       return std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(
                                            end - std::chrono::steady_clock::now())
@@ -113,7 +120,8 @@ class rank_processes {
     for (std::vector<pollfd> open = open_pipes(); !open.empty(); open = open_pipes()) {
       if (::poll(open.data(), open.size(), static_cast<int>(left())) == 0) break;
       for (const pollfd& p : open) {
-        if (p.revents != 0) hear(p.fd);
+        if (p.revents == 0 || !hear(p.fd) || after_failure.count() == 0) continue;
+        end = std::min(end, std::chrono::steady_clock::now() + after_failure);
       }
     }
     std::vector<ending> all;
@@ -162,7 +170,8 @@ class rank_processes {
     }
     return open;
   }
-  void hear(int pipe) {
+  /// True when the child has ended and said nothing.
+  bool hear(int pipe) {
     for (one& child : children_) {
       if (child.pipe != pipe) continue;
       char part[4096];
@@ -172,7 +181,9 @@ class rank_processes {
       } else {
         child.silent = true;
       }
+      return child.silent && child.said.empty();
     }
+    return false;
   }
 
   std::vector<one> children_;

@@ -174,10 +174,7 @@ inline void libfabric_endpoint::detach() noexcept {
 /// ofi_rxm handles the completions of all, also of those that it has closed: a null call in 1.17
 /// (libfabric's pull request 12674).
 inline void libfabric_endpoint::settle() noexcept {
-  if (!endpoint_ ||
-      !std::string_view(domain_->info->fabric_attr->prov_name).ends_with(";ofi_rxm")) {
-    return;
-  }
+  if (!endpoint_ || !over_rxm()) return;
   using clock = std::chrono::steady_clock;
   constexpr auto still = std::chrono::milliseconds(2);
   const auto limit = clock::now() + std::chrono::milliseconds(100);

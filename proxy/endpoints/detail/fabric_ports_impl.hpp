@@ -98,6 +98,17 @@ inline void fabric_ports::bury(std::uint32_t rank) const noexcept {
   for (const std::string& name : shm_names_[rank]) (void)::shm_unlink(name.c_str());
 }
 
+inline bool fabric_ports::closes_only_at_rest() const noexcept {
+  return std::ranges::any_of(endpoints_, [](const auto& end) { return end->over_rxm(); });
+}
+
+inline void fabric_ports::withdraw() noexcept {
+  for (const auto& end : endpoints_) {
+    end->own_window_.reset();
+    end->domain_->window.reset();
+  }
+}
+
 inline result<void> fabric_ports::connect(std::span<const std::vector<std::byte>> all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     detail::blob_reader blob(all[rank]);
