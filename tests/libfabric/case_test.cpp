@@ -11,17 +11,17 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
+#include "libfabric/calls.hpp"
 #include "libfabric/jobs.hpp"
 #include "support/in_process_bootstrap.hpp"
 
@@ -122,11 +122,12 @@ class case_list {
 };
 
 /// Runs all of them in one job.
-void run_cases(const case_list& list) {
+void run_cases(const case_list& list, std::chrono::minutes patience = std::chrono::minutes(4)) {
   const std::vector<fabric_case>& cases = list.all();
   std::vector<std::unique_ptr<meeting_room>> rooms;
   for (const fabric_case& c : cases) rooms.push_back(std::make_unique<meeting_room>(c.ranks));
   const int ranks = list.most_ranks();
+  const auto patience_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(patience).count());
   meeting_room gate(ranks);  // a case begins when all have ended the one before
   const shared_array<std::atomic<std::size_t>> begun(static_cast<std::size_t>(ranks));
   const shared_array<std::atomic<std::size_t>> ended(static_cast<std::size_t>(ranks));
@@ -134,7 +135,7 @@ void run_cases(const case_list& list) {
     keep_freed_memory();
     proxy::detail::blob_writer said;
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      const auto all = gate.gather(who.rank, {}, 240'000'000'000);
+      const auto all = gate.gather(who.rank, {}, patience_ns);
       if (!all) return all.error().message();
       if (who.rank >= cases[i].ranks) continue;
       begun[static_cast<std::size_t>(who.rank)] = i;
@@ -146,7 +147,7 @@ void run_cases(const case_list& list) {
     return std::string(reinterpret_cast<const char*>(blob.data()), blob.size());
   });
   ASSERT_TRUE(started) << started.error().message();
-  const auto endings = started->wait(std::chrono::minutes(4), rank_processes::together);
+  const auto endings = started->wait(patience, rank_processes::together);
   std::vector<proxy::detail::blob_reader> said;
   for (std::size_t r = 0; r < endings.size(); ++r) {
     // Whoever waits for the others at the gate is not the one that hung.
@@ -247,7 +248,19 @@ void add_counts_and_shapes(case_list& list) {
   }
 }
 
-void add_pressure(case_list& list, bool at_length) {
+/// O9, R1: how many calls, and pairs.
+void add_repeats(case_list& list, int calls, int pairs) {
+  run_config equal = tiny(2, {1});
+  equal.mixed = false;
+  equal.iterations = calls;
+  list.add_run("O9 equal calls", equal);
+  run_config paused = tiny(3, {6});
+  paused.pauses = true;
+  paused.iterations = pairs;
+  list.add_run("R1 no barrier, random delays", paused);
+}
+
+void add_pressure(case_list& list) {
   run_config narrow = tiny(3, {40});
   narrow.proxy.ring_slots = 4;
   narrow.proxy.engine = {
@@ -260,15 +273,7 @@ void add_pressure(case_list& list, bool at_length) {
     }
     case_list::verified(config, std::move(ends));
   });
-  run_config equal = tiny(2, {1});
-  equal.mixed = false;
-  equal.iterations = at_length ? 10'000 : 200;
-  list.add_run("O9 equal calls", equal);
-  run_config paused = tiny(3, {6});
-  paused.pauses = true;
-  paused.iterations = at_length ? 500 : 30;
-  list.add_run("R1 no barrier, random delays", paused);
-  if (at_length) return;
+  add_repeats(list, 200, 30);
   for (const std::int64_t tokens : {1, 3, 16}) {
     run_config batch = tiny(3, {tokens});
     batch.message = message_shape::per_row;
@@ -287,176 +292,6 @@ void add_pressure(case_list& list, bool at_length) {
                    case_list::verified(config, std::move(ends));
                  });
   }
-}
-
-/// One rank's puts and waits; collects what went wrong.
-struct caller {
-  libfabric& own;
-  bootstrap& meeting;
-  std::string wrong{};
-
-  static constexpr std::uint64_t patience = 20'000'000'000;
-
-  [[nodiscard]] std::uint64_t soon() const { return own.view().now_ns() + patience; }
-  void check(bool good, const std::string& what) {
-    if (!good && wrong.size() < 2000) wrong += what + "\n";
-  }
-  void put(const put_request& request, std::uint32_t channel = 0) {
-    check(own.view().put(host_thread(), channel, request, soon()) == op_status::ok, "a put failed");
-  }
-  void wait(std::uint32_t signal, std::uint64_t count) {
-    check(own.view().wait_signal(host_thread(), signal, count, soon()) == op_status::ok,
-          "word " + std::to_string(signal) + " did not come to " + std::to_string(count));
-  }
-  void meet() { check(meeting.barrier(patience).has_value(), "the others did not come"); }
-  void counts(std::uint32_t signal, std::uint64_t count) {
-    const std::uint64_t seen = own.view().read_signal(signal);
-    check(seen == count, "word " + std::to_string(signal) + " counts " + std::to_string(seen) +
-                             ", not " + std::to_string(count));
-  }
-  [[nodiscard]] std::byte* at(std::uint64_t offset) const { return own.window().data() + offset; }
-};
-
-[[nodiscard]] std::byte mark(std::uint64_t of, std::uint64_t i) {
-  return static_cast<std::byte>((of * 131 + i * 7) % 251 + 1);
-}
-
-/// Sizes round every limit of an inlined message that a provider is known to have.
-std::string puts_of_many_sizes(libfabric& own, bootstrap& meeting) {
-  caller me{own, meeting};
-  constexpr std::uint64_t place = 1 << 15;
-  constexpr std::uint64_t sizes[] = {0,   1,   63,  64,   65,   127,  128,  129,   255,
-                                     256, 257, 512, 4095, 4096, 4097, 8192, 16384, 16385};
-  const int peer = 1 - meeting.rank();
-  std::uint64_t sent = 0;
-  for (const std::uint64_t bytes : sizes) {
-    const std::uint64_t key = bytes + static_cast<std::uint64_t>(meeting.rank());
-    for (std::uint64_t i = 0; i < bytes; ++i) *me.at(place + i) = mark(key, i);
-    me.put({.peer = peer, .src = me.at(place), .bytes = bytes, .signal = 5});
-    me.wait(5, ++sent);
-    for (std::uint64_t i = 0; i < bytes; ++i) {
-      if (*me.at(i) == mark(bytes + static_cast<std::uint64_t>(peer), i)) continue;
-      me.check(false, "byte " + std::to_string(i) + " of " + std::to_string(bytes));
-      break;
-    }
-    me.check(*me.at(bytes) == std::byte{0}, "a byte beside the put");
-    me.meet();
-  }
-  for (std::uint32_t s = 0; s < own.signals(); ++s) me.counts(s, s == 5 ? sent : 0);
-  return me.wrong;
-}
-
-/// More arrivals than the completion queue has entries.
-std::string a_flood(libfabric& own, bootstrap& meeting, std::uint64_t puts) {
-  caller me{own, meeting};
-  const int ranks = meeting.size();
-  for (std::uint64_t i = 0; i < puts; ++i) {
-    for (int peer = 0; peer < ranks; ++peer) {
-      if (peer == meeting.rank()) continue;
-      me.put({.peer = peer,
-              .dst_offset = 8 * static_cast<std::uint64_t>(meeting.rank()),
-              .src = me.at(64),
-              .bytes = 8,
-              .signal = static_cast<std::uint32_t>(meeting.rank())});
-    }
-  }
-  for (int peer = 0; peer < ranks; ++peer) {
-    if (peer != meeting.rank()) me.wait(static_cast<std::uint32_t>(peer), puts);
-  }
-  me.meet();
-  for (int peer = 0; peer < ranks; ++peer) {
-    me.counts(static_cast<std::uint32_t>(peer), peer == meeting.rank() ? 0 : puts);
-  }
-  return me.wrong;
-}
-
-/// Rank 1 stands still while rank 0 sends more than anything on the way can hold.
-std::string a_slow_consumer(libfabric& own, bootstrap& meeting) {
-  caller me{own, meeting};
-  constexpr std::uint64_t puts = 3000;
-  constexpr unsigned pause_us = 150'000;
-  if (meeting.rank() == 1) {
-    me.meet();
-    const pid_t self = ::getpid();
-    const pid_t waker = ::fork();
-    if (waker == 0) {
-      (void)::usleep(pause_us);
-      for (;;) {  // it may not have stopped yet
-        (void)::kill(self, SIGCONT);
-        (void)::usleep(20'000);
-      }
-    }
-    (void)::raise(SIGSTOP);
-    (void)::kill(waker, SIGKILL);
-    (void)::waitpid(waker, nullptr, 0);
-    me.wait(0, puts);
-    me.meet();
-    me.counts(0, puts);
-    return me.wrong;
-  }
-  me.meet();
-  const std::uint64_t start = own.view().now_ns();
-  (void)::usleep(20'000);
-  for (std::uint64_t i = 0; i < puts; ++i) {
-    me.put({.peer = 1, .src = me.at(0), .bytes = 2048, .signal = 0});
-  }
-  me.check(own.view().flush(host_thread(), 0, me.soon()) == op_status::ok, "the flush failed");
-  me.check(own.view().now_ns() - start > 100'000'000, "nothing held the puts up");
-  const auto& s = own.statistics(0);
-  me.check(s.again.get() + s.credit_stalls.get() + s.full_stalls.get() > 0, "nothing was refused");
-  me.meet();
-  return me.wrong;
-}
-
-/// Several transports of one process, made one after another and used in turn.
-std::string many_transports(bootstrap& meeting, const std::string& provider) {
-  constexpr std::uint32_t many = 8;
-  constexpr int steps = 104;
-  proxied_options options{.window_bytes = 4096, .signals = 2};
-  options.drive = proxy_drive::shared;
-  options.driver.idle = proxy::polite;
-  std::vector<std::unique_ptr<libfabric>> all;
-  for (std::uint32_t n = 0; n < many; ++n) {
-    auto made = libfabric::create(meeting, options, {.provider = provider});
-    if (!made) return made.error().message();
-    all.push_back(std::move(*made));
-  }
-  std::string wrong;
-  const int peer = 1 - meeting.rank();
-  for (int step = 0; step < steps; ++step) {
-    const auto n = static_cast<std::uint64_t>(step * 5 + 3) % many;
-    caller me{*all[n], meeting};
-    const auto key = [&](int rank) { return static_cast<std::uint64_t>(step * 2 + rank); };
-    for (std::uint64_t i = 0; i < 100; ++i) *me.at(2048 + i) = mark(key(meeting.rank()), i);
-    me.put({.peer = peer, .src = me.at(2048), .bytes = 100, .signal = 1});
-    me.wait(1, static_cast<std::uint64_t>(step) / many + 1);
-    for (std::uint64_t i = 0; i < 100; ++i) {
-      me.check(*me.at(i) == mark(key(peer), i),
-               "step " + std::to_string(step) + ", byte " + std::to_string(i) + " is another's");
-    }
-    me.meet();
-    wrong += me.wrong;
-    if (!wrong.empty()) break;
-  }
-  // In another order on each rank; closing is a barrier, whichever of them closes.
-  if (meeting.rank() == 1) std::reverse(all.begin(), all.end());
-  for (auto& one : all) one.reset();
-  return wrong;
-}
-
-/// Closes while puts to and from two peers are in rings, in queues and on the wire.
-std::string closes_amid_puts(libfabric& own, bootstrap& meeting) {
-  caller me{own, meeting};
-  const std::uint64_t bytes = own.window().size() / 2;
-  me.meet();
-  for (int i = 0; i < (bytes < 100'000 ? 500 : 20); ++i) {
-    me.put({.peer = (meeting.rank() + 1 + i % 2) % meeting.size(),
-            .dst_offset = bytes,
-            .src = me.at(0),
-            .bytes = bytes,
-            .signal = 0});
-  }
-  return me.wrong;
 }
 
 void add_calls(case_list& list) {
@@ -487,15 +322,27 @@ class LibfabricCases : public ::testing::TestWithParam<const char*> {};
 TEST_P(LibfabricCases, HoldAmongProcesses) {
   case_list list(GetParam());
   add_counts_and_shapes(list);
-  add_pressure(list, false);
+  add_pressure(list);
   add_calls(list);
   run_cases(list);
 }
 
 TEST(LongLibfabricCases, HoldAtLength) {
   case_list list("shm");
-  add_pressure(list, true);
+  add_repeats(list, 10'000, 500);
   run_cases(list);
+}
+
+/// What takes minutes runs when EPT_FULL_SIZE names the provider.
+TEST(LongLibfabricCases, HoldAtFullSize) {
+  const char* provider = std::getenv("EPT_FULL_SIZE");
+  if (provider == nullptr) GTEST_SKIP() << "EPT_FULL_SIZE is not set";
+  case_list list(provider);
+  for (const int ranks : {24, 48}) {
+    list.add_run("S6 " + std::to_string(ranks) + " ranks", tiny(ranks, {6}));
+  }
+  add_repeats(list, 100'000, 10'000);
+  run_cases(list, std::chrono::minutes(20));
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, LibfabricCases, ::testing::Values("tcp", "shm"),
