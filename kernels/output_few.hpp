@@ -91,28 +91,35 @@ template <class Context>
   std::int64_t counted = 0;
   bool fits = true;
   EPT_ROLLED
+  for (std::int64_t e = worker.thread(); e < geo.local_experts; e += worker.threads()) {
+    const std::int64_t count = scratch.start[e];
+    counted += count;
+    if (expert_wise) end += expert_room(geo, out, count);
+    if (!padded || room == 0 || count <= room) continue;
+    fits = false;
+    raise_capacity(ctx, room, count, static_cast<std::int32_t>(e));
+  }
+  end = worker.sum(end);
+  counted = worker.sum(counted);
+  if (!padded && room != 0 && end > room) {
+    fits = false;
+    if (worker.thread() == 0) raise_capacity(ctx, room, end, -1);
+  }
+  if (worker.any(!fits)) return false;  // before anything is written: it might not fit either
+  std::int64_t below = 0;
+  EPT_ROLLED
   for (std::int64_t base = 0; base < geo.local_experts; base += worker.threads()) {
     const std::int64_t e = base + worker.thread();
     const bool is = e < geo.local_experts;
     const std::int64_t count = is ? scratch.start[e] : 0;
     const std::int64_t takes = is && expert_wise ? expert_room(geo, out, count) : 0;
-    const std::int64_t start = end + worker.prefix(takes);
+    const std::int64_t start = below + worker.prefix(takes);
+    below += worker.sum(takes);
     if (is) scratch.start[e] = start;
-    end += worker.sum(takes);
-    counted += worker.sum(count);
-    if (padded && room != 0 && count > room) {
-      fits = false;
-      raise_capacity(ctx, room, count, static_cast<std::int32_t>(e));
-    } else if (is && tells) {
-      tell_expert(geo, out, e, count, start);
-    }
-  }
-  if (!padded && room != 0 && end > room) {
-    fits = false;
-    if (worker.thread() == 0) raise_capacity(ctx, room, end, -1);
+    if (is && tells) tell_expert(geo, out, e, count, start);
   }
   if (tells && expert_wise && worker.thread() == 0) emit_total(out, padded ? counted : end);
-  return !worker.any(!fits);
+  return true;
 }
 
 /// Output rows of the choices `first`, `first + 1`, .. of a received row.

@@ -207,6 +207,36 @@ TEST(Fault, AnOutputThatIsTooSmallIsReportedAndNotOverrun) {
   }
 }
 
+TEST(Fault, AlignmentThatDoesNotFitIsReportedBeforeAnythingIsWritten) {
+  on_ranks<profiles::nvlink>(small_shape(), {.ranks = 2}, [&](const auto& self) {
+    guarded_memory handle = self.handle_memory();
+    tokens t;  // every choice of every token is expert 0, of rank 0
+    t.count = 6;
+    t.x.assign(6 * 20, float_to_bf16(1));
+    t.index.assign(18, 0);
+    t.weight.assign(18, 1);
+    // Rank 0's 36 rows take 40 with their alignment, of which 4 are only marked.
+    const std::int64_t room = self.rank == 0 ? 37 : 40;
+    guarded_memory out(static_cast<std::size_t>(room) * 40);
+    guarded_memory marks(static_cast<std::size_t>(room) * sizeof(std::int32_t));
+    std::int64_t total = -7;
+    const auto done = self.calls.dispatch(0, self.input(t),
+                                          {.layout = output_layout::expert_major,
+                                           .rows = out.data(),
+                                           .capacity = room,
+                                           .alignment = 8,
+                                           .total = &total,
+                                           .row_expert = marks.template as<std::int32_t>()},
+                                          handle_of(handle));
+    EXPECT_TRUE(out.intact());
+    EXPECT_TRUE(marks.intact());
+    if (self.rank != 0) return;
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, errc::capacity);
+    EXPECT_EQ(total, -7);
+  });
+}
+
 TEST(Fault, CallsOutOfOrderAreRefusedOnTheDeviceAndStayRefused) {
   on_ranks<proxy_wire>(small_shape(), {.ranks = 2}, [&](const auto& self) {
     std::mt19937_64 random(static_cast<std::uint64_t>(self.rank));
