@@ -236,6 +236,11 @@ class proxied_rank {
     if (!own) return own.error();
     const auto all = meeting_.all_gather(*own, timeout_ns);
     if (!all) return all.error();
+    for (const std::vector<std::byte>& address : *all) {
+      for (const std::byte b : address) {
+        name_ = (name_ ^ static_cast<std::uint64_t>(b)) * 0x100'0000'01b3u;  // FNV-1a
+      }
+    }
     if (auto connected = parts_->ports->connect(*all); !connected) return connected;
     // Providers that refuse strangers need every rank to know this one before it writes.
     if (auto met = meeting_.barrier(timeout_ns); !met) return met;
@@ -295,21 +300,25 @@ class proxied_rank {
     }));
   }
 
-  /// The sum over all ranks; false if one of them has not ended its posts. Collective.
+  /// The sum over all ranks; false if one of them has not ended its posts, or closes another
+  /// transport. Collective.
   [[nodiscard]] bool posted_to_this_rank(bool known, std::uint64_t& sum) {
     const auto ranks = static_cast<std::size_t>(meeting_.size());
-    std::vector<std::uint64_t> posted(known ? ranks : 0);
-    for (std::uint32_t rank = 0; rank < posted.size(); ++rank) {
-      for (const auto& e : parts_->engines) posted[rank] += e->posted(rank);
+    std::vector<std::uint64_t> words(1 + (known ? ranks : 0), 0);  // name, posts to each rank
+    words[0] = name_;
+    for (std::uint32_t rank = 0; rank + 1 < words.size(); ++rank) {
+      for (const auto& e : parts_->engines) words[1 + rank] += e->posted(rank);
     }
-    const auto all = meeting_.all_gather(std::as_bytes(std::span(posted)), closing_ns);
+    const auto all = meeting_.all_gather(std::as_bytes(std::span(words)), closing_ns);
     if (!all) return false;
-    const std::size_t at = sizeof sum * static_cast<std::size_t>(meeting_.rank());
-    for (const std::vector<std::byte>& its : *all) {
+    const auto word = [](const std::vector<std::byte>& its, std::size_t index) {
       std::uint64_t n = 0;
-      if (its.size() != ranks * sizeof n) return false;
-      std::memcpy(&n, its.data() + at, sizeof n);
-      sum += n;
+      std::memcpy(&n, its.data() + index * sizeof n, sizeof n);
+      return n;
+    };
+    for (const std::vector<std::byte>& its : *all) {
+      if (its.size() != (1 + ranks) * sizeof sum || word(its, 0) != name_) return false;
+      sum += word(its, 1 + static_cast<std::size_t>(meeting_.rank()));
     }
     return true;
   }
@@ -345,9 +354,9 @@ class proxied_rank {
              " proxy threads did not come back from the wire and are left behind, with the " +
              "rank's window; a peer may have stopped or died inside a shared lock";
     } else {
-      why +=
-          "the ranks did not come to rest together, and this wire's endpoints cannot be closed " +
-          std::string("while something is on its way to them: they are left behind");
+      why += "the ranks did not come to rest together (one failed, or closed another transport " +
+             std::string("first), and this wire's endpoints cannot be closed ") +
+             std::string("while something is on its way to them: they are left behind");
     }
     return {errc::transport_failed, "proxied_rank::close", why};
   }
@@ -373,6 +382,7 @@ class proxied_rank {
   }
 
   bootstrap& meeting_;
+  std::uint64_t name_ = 0xcbf2'9ce4'8422'2325u;  // of the transport: its ranks' addresses, hashed
   proxied_options options_;
   std::shared_ptr<machinery> parts_;  ///< with a second owner if threads are left behind
   executor_type executor_;

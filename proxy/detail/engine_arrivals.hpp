@@ -292,7 +292,9 @@ void engine<Endpoint>::watch() {
                 std::string("a ") + (op.kind == operation_kind::send ? "message" : "write") +
                     " to rank " + std::to_string(op.peer) + " was not completed in time");
   }
-  for (std::uint32_t i = 0; i < peers_.size(); ++i) {
+  // After `wind_down` commands stay where they are.
+  const bool ends = winding_down_.load(std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < peers_.size() && !ends; ++i) {
     peer_state& peer = peers_[i];
     const bool same = peer.first != peer.last && peer.first == peer.watched;
     peer.watched = peer.first;
