@@ -518,6 +518,10 @@ void create_and_destroy(int cycles, bool memory) {
     }
   }
   EXPECT_EQ(support::count_descriptors(), descriptors);
+  // A thread that was joined may be listed for a moment more.
+  for (int wait = 0; wait < 1000 && support::count_threads() != threads; ++wait) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   EXPECT_EQ(support::count_threads(), threads);
   if (memory) {
     EXPECT_LT(support::resident_bytes(), resident + (1U << 20U));

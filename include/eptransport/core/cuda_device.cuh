@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -47,6 +48,9 @@ namespace detail {
 /// a thread within 128 registers, so that a multiprocessor always has room for 16 warps.
 inline constexpr std::uint32_t max_block_threads = 512;
 inline constexpr std::uint32_t warps_per_sm = 16;
+/// Blocks of which a multiprocessor's shared memory (227 KiB on sm_90) holds `crew_scratch_bytes`,
+/// the call, and what else a kernel keeps there: 37 KiB each.
+inline constexpr std::uint32_t scratches_per_sm = 6;
 
 /// The kernels instantiated in this program, linked before main.
 ///
@@ -156,7 +160,8 @@ class cuda_device {
                      std::to_string(warps) + " warps per block, 1 to " +
                          std::to_string(max_block_threads / 32) + " are possible"};
     }
-    const std::uint64_t room = std::uint64_t{sms()} * (warps_per_sm / warps);
+    const std::uint32_t each = std::min(warps_per_sm / warps, scratches_per_sm);
+    const std::uint64_t room = std::uint64_t{sms()} * each;
     if (blocks != 0 && blocks <= room) return {};
     return failure{errc::capacity, "cuda_device",
                    std::to_string(blocks) + " blocks of " + std::to_string(warps) +
