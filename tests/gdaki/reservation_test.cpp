@@ -27,7 +27,7 @@ std::uint64_t now() {
 /// Between what a look does and its search for a failure, something else happens.
 struct interrupted_waiter {
   using memory = host_memory;
-  static constexpr std::uint32_t serve_every = 1;
+  [[maybe_unused]] static constexpr std::uint32_t serve_every = 1;  // of waits, which none makes
 
   const std::function<void()>* between;
 
