@@ -6,7 +6,6 @@
 /// to wait for the other crews. What it finds lies in its scratch:
 ///
 ///     received [R]           rows from each source
-///     sent     [R]           combine: rows to each rank
 ///     start    [L + 1]       expert layouts: rows of an expert, then its first output row
 ///     below    [rows/32, L]  choices of an expert in 32 rows, then in all rows before them
 ///     masks    [T]           dispatch, first half: the ranks of each token, as bits
@@ -31,7 +30,7 @@ inline constexpr std::uint16_t no_local = 0xffff;
 /// Bytes of a crew's scratch before the masks.
 [[nodiscard]] EPT_HOST_DEVICE inline std::int64_t few_head_bytes(const geometry& geo) noexcept {
   const std::int64_t chunks = (geo.max_tokens * geo.ranks + few_chunk - 1) / few_chunk;
-  return 8 * (2 * geo.ranks + geo.local_experts + 1) + (4 * chunks * geo.local_experts + 7) / 8 * 8;
+  return 8 * (geo.ranks + geo.local_experts + 1) + (4 * chunks * geo.local_experts + 7) / 8 * 8;
 }
 
 /// True if every crew may look at all tokens and rows of a slotted call by itself. A property of
@@ -51,7 +50,6 @@ inline constexpr std::uint16_t no_local = 0xffff;
 /// The parts of a crew's scratch.
 struct few_scratch {
   std::int64_t* received;
-  std::int64_t* sent;
   std::int64_t* start;
   std::uint32_t* below;
   std::uint64_t* masks;
@@ -62,14 +60,10 @@ struct few_scratch {
   [[nodiscard]] EPT_HOST_DEVICE static few_scratch of(const W& worker, const geometry& geo) {
     std::byte* bytes = worker.scratch();
     auto* received = reinterpret_cast<std::int64_t*>(bytes);
-    std::int64_t* start = received + 2 * geo.ranks;
+    std::int64_t* start = received + geo.ranks;
     std::byte* rest = bytes + few_head_bytes(geo);
-    return {received,
-            received + geo.ranks,
-            start,
-            reinterpret_cast<std::uint32_t*>(start + geo.local_experts + 1),
-            reinterpret_cast<std::uint64_t*>(rest),
-            reinterpret_cast<std::uint16_t*>(rest)};
+    return {received, start, reinterpret_cast<std::uint32_t*>(start + geo.local_experts + 1),
+            reinterpret_cast<std::uint64_t*>(rest), reinterpret_cast<std::uint16_t*>(rest)};
   }
 };
 
